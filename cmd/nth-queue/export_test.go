@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"time"
 
 	"github.com/sirupsen/logrus"
 	"k8s.io/client-go/kubernetes"
@@ -27,36 +26,33 @@ var (
 	HookSettings = hookSettings
 )
 
-// Manager is what the service manager is told.
-type Manager interface {
-	Status(format string, args ...any)
-	Beat()
-}
-
 // fleetAs stands as it is said to.
 type fleetAs fleet.Status
 
 func (f fleetAs) Status() fleet.Status { return fleet.Status(f) }
 
-// Sentence is how an nth-queue that knows the nodes says how it stands.
-func Sentence(stand fleet.Status) string {
-	b := &statusReporter{queue: sqs.New(sqs.Options{}), fleet: fleetAs(stand), meter: newMeter(config.Queue{}, nil)}
-	return b.status().Sentence
+// reporting returns the reporter of an nth-queue that reads these messages and stands so.
+func reporting(stand fleet.Status, messages *sqs.Queue) *statusReporter {
+	b := &statusReporter{queue: messages, fleet: fleetAs(stand), process: "host-1"}
+	b.meter = newMeter(config.Queue{}, nil, b)
+	return b
 }
 
-// Unready is why an nth-queue that stands so and reads these messages is not ready; "" if it is.
-func Unready(stand fleet.Status, messages *sqs.Queue) string {
-	b := &statusReporter{queue: messages, fleet: fleetAs(stand)}
-	if err := b.unready(); err != nil {
-		return err.Error()
-	}
-	return ""
+// Sentence is how an nth-queue that knows the nodes says how it stands.
+func Sentence(stand fleet.Status) string {
+	return reporting(stand, sqs.New(sqs.Options{})).status().Sentence
+}
+
+// Unready is why an nth-queue that stands so and reads these messages is not ready; nil if it is.
+func Unready(stand fleet.Status, messages *sqs.Queue) error {
+	return reporting(stand, messages).unready()
 }
 
 // ShowAndBeat keeps the reporter of an nth-queue that reads these messages, until ctx ends.
-func ShowAndBeat(ctx context.Context, messages *sqs.Queue, manager Manager, log *logrus.Entry, dir string, pace time.Duration) {
-	b := &statusReporter{file: record.NewStatusFile(dir, nil), log: log, queue: messages, fleet: fleetAs{}, manager: manager, pace: pace, meter: newMeter(config.Queue{}, nil)}
-	b.begin(ctx)()
+func ShowAndBeat(ctx context.Context, messages *sqs.Queue, manager manager, log *logrus.Entry, dir string) {
+	b := reporting(fleet.Status{}, messages)
+	b.file, b.log, b.manager = record.NewStatusFile(dir, nil), log, manager
+	b.run(ctx)
 }
 
 // Run runs nth-queue, as the process does.
@@ -64,19 +60,9 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return cli.Run(ctx, nthQueue(), args, stdout, stderr, daemon.Complain("nth-queue"))
 }
 
-// Probes answers for an nth-queue with that identity that reads these messages and stands so.
-func Probes(messages *sqs.Queue, stand fleet.Status, process string, log *logrus.Entry) http.Handler {
-	m := newMeter(config.Queue{}, log)
-	m.queue, m.reporter = messages, &statusReporter{queue: messages, fleet: fleetAs(stand), process: process}
-	return m.Handler()
-}
-
-// PassOn passes on what a webhook has to tell, and what some other work does, until it is ended.
-func PassOn(ctx context.Context, webhook *notify.Webhook, work func(context.Context)) (end func()) {
-	n := &notices{webhook: webhook, meter: newMeter(config.Queue{}, nil)}
-	n.reporting, n.stop = context.WithCancel(ctx)
-	n.work.Go(func() { work(n.reporting) })
-	return n.begin()
+// Probes answers for an nth-queue that reads these messages and stands so.
+func Probes(messages *sqs.Queue, stand fleet.Status) http.Handler {
+	return reporting(stand, messages).meter.Handler()
 }
 
 // Report reports about the nodes of a cluster, as those settings say, until it is ended.
@@ -85,9 +71,13 @@ func Report(ctx context.Context, cfg config.Queue, client kubernetes.Interface, 
 ) {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	n := newNotices(ctx, cfg, notify.Identity{Client: client}, newMeter(config.Queue{}, logrus.NewEntry(log)), logrus.NewEntry(log))
+	n := newNotices(cfg, notify.Identity{Client: client}, reporting(fleet.Status{}, nil).meter, logrus.NewEntry(log))
 	n.describe, n.mayWrite = func(string) fleet.Description { return fleet.Description{} }, mayWrite
-	return n.of, n.begin()
+	ctx, stop := context.WithCancel(ctx)
+	for _, work := range n.work() {
+		go work(ctx)
+	}
+	return n.of, stop
 }
 
 // PolicyOf gives the rules that follow from settings.

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"sync"
-	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -20,7 +18,7 @@ import (
 
 // notices reports what happens to nodes: to the metrics, the webhook and the cluster.
 type notices struct {
-	meter   *meter
+	meter   *metrics.Metrics
 	webhook *notify.Webhook
 	cluster *notify.Kubernetes // nil if nothing is written to the cluster
 	client  notify.Identity    // without a node
@@ -28,17 +26,11 @@ type notices struct {
 	describe func(node string) fleet.Description
 	labels   func(ctx context.Context, node string) (map[string]string, error) // of a Node
 	mayWrite func() error                                                      // an error unless this process leads
-
-	reporting context.Context // of all listeners; it ends after the drains
-	stop      context.CancelFunc
-	work      sync.WaitGroup
 }
 
-// newNotices returns the notices of a fleet. serve sets the fields that depend on the fleet before begin.
-func newNotices(ctx context.Context, cfg config.Queue, client notify.Identity, meter *meter, log *logrus.Entry) *notices {
-	n := &notices{meter: meter, client: client}
-	n.reporting, n.stop = context.WithCancel(context.WithoutCancel(ctx))
-	n.webhook = daemon.NewWebhook("nth-queue", &cfg.Common, log, meter.Metrics)
+// newNotices returns the notices of a fleet. serve sets the fields that depend on the fleet before they are used.
+func newNotices(cfg config.Queue, client notify.Identity, meter *metrics.Metrics, log *logrus.Entry) *notices {
+	n := &notices{meter: meter, client: client, webhook: daemon.NewWebhook("nth-queue", &cfg.Common, log, meter)}
 	if !cfg.DryRun && (cfg.Kubernetes.Condition || cfg.Kubernetes.Events) {
 		n.cluster = notify.NewKubernetes(notify.KubernetesOptions{
 			Rules:     policyOf(cfg.Events),
@@ -51,17 +43,13 @@ func newNotices(ctx context.Context, cfg config.Queue, client notify.Identity, m
 	return n
 }
 
-// begin starts to deliver notices. end waits until all are delivered, for daemon.ReportTimeout at most.
-func (n *notices) begin() (end func()) {
-	n.work.Go(func() { n.webhook.Run(n.reporting) })
-	n.work.Go(func() { n.meter.Run(n.reporting) })
+// work returns what the listeners do in the background until their context ends, which is after the drains.
+func (n *notices) work() []func(context.Context) {
+	work := []func(context.Context){n.webhook.Run, n.meter.Run}
 	if n.cluster != nil {
-		n.work.Go(func() { n.cluster.Run(n.reporting) })
+		work = append(work, n.cluster.Run)
 	}
-	return func() {
-		n.stop()
-		daemon.Within(daemon.ReportTimeout, n.work.Wait)
-	}
+	return work
 }
 
 // of returns the listeners for a drain of a node; it implements fleet.Options.Listeners.
@@ -88,44 +76,16 @@ func machineOf(d fleet.Description) notify.Machine {
 	}
 }
 
-// meter has the metrics, and what health and readiness depend on.
-type meter struct {
-	*metrics.Metrics
-	queue    *sqs.Queue
-	reporter *statusReporter
-}
-
-// newMeter returns the metrics. serve sets the fields queue and reporter before anything is served.
-func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
-	m := &meter{}
-	m.Metrics = daemon.NewMetrics("nth-queue", &cfg.Common, log, metrics.Options{
+// newMeter returns the metrics of the service whose status the reporter has.
+func newMeter(cfg config.Queue, log *logrus.Entry, of *statusReporter) *metrics.Metrics {
+	m := daemon.NewMetrics("nth-queue", &cfg.Common, log, metrics.Options{
 		Queue:  true,
-		Stuck:  func() error { return m.queue.Stalled() },
-		Ready:  func() error { return m.reporter.unready() },
-		Leader: func() string { return m.reporter.leader() },
+		Stuck:  func() error { return of.queue.Stalled() },
+		Ready:  of.unready,
+		Leader: of.leader,
 	})
 	for _, what := range sqs.Outcomes() {
 		m.Messages(string(what)) // It counts from 0, so that an increase is seen.
 	}
 	return m
-}
-
-// counting returns a function that counts what happens to messages, and then calls report.
-func (m *meter) counting(report func(sqs.Report)) func(sqs.Report) {
-	return func(r sqs.Report) {
-		m.Message(string(r.Outcome))
-		if r.Outcome == sqs.Received && r.Receives <= 1 && !r.Sent.IsZero() { // Only the first receipt shows how late a message is.
-			m.Received(time.Since(r.Sent))
-		}
-		report(r)
-	}
-}
-
-// show updates the gauges. A process that does not lead reads no messages, and counts as up.
-func (m *meter) show(status state.Status, nodes fleet.Status, messages sqs.Status) {
-	m.Show(status)
-	m.ShowQueue(metrics.QueueStatus{
-		InFlight: messages.Held, Oldest: messages.Oldest, Up: messages.Up || !nodes.Leads, LastAnswer: messages.Answered,
-		Leads: nodes.Leads, Known: nodes.Nodes, Draining: nodes.Draining, Waiting: nodes.Waiting,
-	})
 }

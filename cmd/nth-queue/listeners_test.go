@@ -1,7 +1,6 @@
 package main_test
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"sync/atomic"
@@ -19,21 +18,8 @@ import (
 	queue "github.com/nth-project/nth/cmd/nth-queue"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/state"
 )
-
-func TestAStopWaitsForThoseWhoTellAndOnlyForAMoment(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		hangs := make(chan struct{})
-		end := queue.PassOn(t.Context(), notify.NewWebhook(notify.WebhookOptions{}), func(context.Context) { <-hangs })
-		began := time.Now()
-		if end(); time.Since(began) != 5*time.Second {
-			t.Errorf("it took %s", time.Since(began))
-		}
-		close(hangs)
-	})
-}
 
 // The API server does not take the condition while a node is worked on, and does minutes later.
 func TestConditions_AreThoseOfTheLastDrainOfTheLeader(t *testing.T) {

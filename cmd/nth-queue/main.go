@@ -56,7 +56,7 @@ one ends it at once. SIGHUP makes it read the settings again.`,
 
 // own reads the settings of nth-queue.
 var own = settings.Program[config.Queue, *config.Queue]{
-	Name: "nth-queue", Place: config.UsualQueue(), Settle: useCredential,
+	Name: "nth-queue", File: config.QueueFile, Defaults: config.DefaultQueue(), Settle: useCredential,
 	Lacks: func(cfg *config.Queue) error {
 		if cfg.Queue.URL == "" {
 			return errors.New("queue.url: must be set")

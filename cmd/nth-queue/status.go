@@ -14,7 +14,8 @@ import (
 	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/fleet"
-	"github.com/nth-project/nth/pkg/identity"
+	"github.com/nth-project/nth/pkg/loop"
+	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/state"
@@ -22,65 +23,58 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// statusReporter keeps the status current: the sentence in "systemctl status", and the file for "nth-queue status". It feeds the watchdog
-// of the service manager as long as the queue is being read.
+// statusReporter keeps the status current: the sentence in "systemctl status", the file for "nth-queue status", and the metrics. It feeds the
+// watchdog of the service manager as long as the queue is being read.
 type statusReporter struct {
-	file  *record.StatusFile
-	log   *logrus.Entry
-	meter *meter
-	queue *sqs.Queue
-	fleet interface{ Status() fleet.Status }
-	// manager is the service manager, and pace how often it is sent the status and a heartbeat.
-	manager interface {
-		Status(format string, args ...any)
-		Beat()
-	}
-	pace     time.Duration
+	file     *record.StatusFile
+	log      *logrus.Entry
+	meter    *metrics.Metrics
+	queue    *sqs.Queue
+	fleet    interface{ Status() fleet.Status }
+	manager  manager
 	began    time.Time
-	version  string
-	dryRun   bool
+	cfg      config.Queue
 	identity state.IdentityStatus
-
-	process string // this process's name in the Lease
-
-	mu       sync.Mutex
+	process  string // this process's name in the Lease
 	degraded []string
-	trouble  string // why the queue cannot be read; empty if it can
-	since    time.Time
+
+	mu      sync.Mutex
+	trouble string // why the queue cannot be read; empty if it can
+	since   time.Time
 
 	stuck bool // The last beat found a receiver that hangs. Only run uses this.
 }
 
-// glance is the longest time between two computations of the status. An unchanged status is written at every tenth of them.
-const glance, refresh = time.Second, 10
-
-// begin starts to report the status. wait waits, once ctx has ended, until the last one is written.
-func (b *statusReporter) begin(ctx context.Context) (wait func()) {
-	var shower sync.WaitGroup
-	shower.Go(func() { b.run(ctx) })
-	return shower.Wait
+// manager is the service manager.
+type manager interface {
+	Status(format string, args ...any)
+	Beat()
 }
+
+// glance is the time between two computations of the status. An unchanged status is written at every tenth of them.
+const glance, refresh = time.Second, 10
 
 // run reports the status until ctx ends, and then that the process has stopped.
 func (b *statusReporter) run(ctx context.Context) {
-	ticks := time.NewTicker(b.pace)
-	defer ticks.Stop()
 	last := ""
 	for n := 0; ; n++ {
-		status := b.status()
+		status, nodes, messages := b.status(), b.fleet.Status(), b.queue.Status()
 		b.manager.Status("%s", status.Sentence)
-		b.meter.show(status, b.fleet.Status(), b.queue.Status())
+		b.meter.Show(status)
+		b.meter.ShowQueue(metrics.QueueStatus{
+			InFlight: messages.Held, Oldest: messages.Oldest, LastAnswer: messages.Answered,
+			Up:    messages.Up || !nodes.Leads, // A process that does not lead reads no messages.
+			Leads: nodes.Leads, Known: nodes.Nodes, Draining: nodes.Draining, Waiting: nodes.Waiting,
+		})
 		if status.Sentence != last || n%refresh == 0 {
 			b.file.Show(status)
 		}
 		last = status.Sentence
 		b.beat()
-		select {
-		case <-ctx.Done():
+		if !loop.Await(ctx, nil, glance) {
 			status.Stopped = time.Now()
 			b.file.Show(status)
 			return
-		case <-ticks.C:
 		}
 	}
 }
@@ -100,11 +94,12 @@ func (b *statusReporter) beat() {
 // status returns the present status, with a sentence for "systemctl status".
 func (b *statusReporter) status() state.Status {
 	fleet, held := b.fleet.Status(), b.queue.Status().Held
+	version, _ := cli.BuildVersion()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := state.Status{
-		Version: state.StatusVersion, Program: b.version, PID: os.Getpid(), Started: b.began, Updated: time.Now().Round(0),
-		DryRun: b.dryRun, Identity: b.identity,
+		Version: state.StatusVersion, Program: version, PID: os.Getpid(), Started: b.began, Updated: time.Now().Round(0),
+		DryRun: b.cfg.DryRun, Identity: b.identity,
 		Degraded: slices.Concat(b.degraded, b.meter.Troubles()), Events: fleet.Events, Documents: []state.DocumentStatus{}, Off: []state.OffStatus{},
 	}
 	switch {
@@ -115,7 +110,8 @@ func (b *statusReporter) status() state.Status {
 	case !fleet.Leads:
 		s.Sentence = fmt.Sprintf("standing by; %s leads", fleet.Leader)
 	case fleet.Draining+fleet.Waiting+fleet.LeftAlone > 0:
-		s.Sentence = fmt.Sprintf("draining %s, %d waiting; %s%s in flight", text.Count(fleet.Draining, "node"), fleet.Waiting, leftAlone(fleet), text.Count(held, "message"))
+		s.Sentence = fmt.Sprintf("draining %s, %d waiting, %d left alone; %s in flight",
+			text.Count(fleet.Draining, "node"), fleet.Waiting, fleet.LeftAlone, text.Count(held, "message"))
 	default:
 		s.Sentence = fmt.Sprintf("reading the queue for %s; nothing is announced", text.Count(fleet.Nodes, "node"))
 	}
@@ -127,7 +123,7 @@ func (b *statusReporter) status() state.Status {
 		s.Sentence += fmt.Sprintf("; the Lease cannot be read or written since %s", fleet.Since.Format("15:04:05"))
 		s.Documents = append(s.Documents, state.DocumentStatus{Kind: "lease", Trouble: why.Error(), Since: fleet.Since.Round(0)})
 	}
-	if b.dryRun {
+	if b.cfg.DryRun {
 		s.Sentence += " (dry run)"
 		s.Off = append(s.Off, state.OffStatus{What: "writing to the cluster, and deleting messages", Why: "this is a dry run"})
 	}
@@ -169,33 +165,15 @@ func (b *statusReporter) leader() string {
 	}
 }
 
-// leftAlone is the part of the sentence about nodes that are opted out; "" if none is.
-func leftAlone(s fleet.Status) string {
-	if s.LeftAlone == 0 {
-		return ""
-	}
-	return text.Count(s.LeftAlone, "node") + " left alone; "
-}
-
-// setReceiving sets why the queue cannot be read, from now on; nil if it can.
-func (b *statusReporter) setReceiving(err error) {
+// receiving sets why the queue cannot be read, from now on; nil if it can. It logs that.
+func (b *statusReporter) receiving(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.trouble = ""; err != nil {
-		b.trouble, b.since = err.Error(), time.Now()
+	if err == nil {
+		b.trouble = ""
+		b.log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("receiving from the queue again")
+		return
 	}
-}
-
-// newStatusReporter returns the reporter of a process that begins now.
-func newStatusReporter(cfg config.Queue, client *identity.Client, process string, manager *systemd.Notifier, log *logrus.Entry) *statusReporter {
-	version, _ := cli.BuildVersion()
-	pace := glance
-	if watched := manager.WatchdogInterval(); watched > 0 {
-		pace = min(glance, watched/3)
-	}
-	return &statusReporter{
-		file: record.NewStatusFile(cfg.RuntimeDirectory, func(err error) { log.Warn(err) }), log: log, manager: manager, pace: pace, began: time.Now().Round(0),
-		version: version, dryRun: cfg.DryRun, process: process,
-		identity: state.IdentityStatus{Credential: client.Credential, Source: client.Source, Server: client.Server},
-	}
+	b.trouble, b.since = err.Error(), time.Now()
+	b.log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).Warnf("cannot receive from the queue: %s; retrying", err)
 }

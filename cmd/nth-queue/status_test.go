@@ -57,7 +57,7 @@ func TestTheWatchdogStarvesWhileAReceiverIsStuck(t *testing.T) {
 		})
 		ctx, stop := context.WithCancel(t.Context())
 		go messages.Run(ctx, func(*sqs.Message) {})
-		go queue.ShowAndBeat(ctx, messages, systemdIs, logrus.NewEntry(log), dir, time.Second)
+		go queue.ShowAndBeat(ctx, messages, systemdIs, logrus.NewEntry(log), dir)
 		fed := func(passed time.Duration) int {
 			before := systemdIs.beats.Load()
 			time.Sleep(passed)
@@ -96,8 +96,8 @@ func TestReadyz_NeedsTheAPIServerAndTheQueue(t *testing.T) {
 		want := func(stand fleet.Status, why string) {
 			t.Helper()
 			synctest.Wait()
-			if got := queue.Unready(stand, messages); !strings.HasPrefix(got, why) || (got == "") != (why == "") {
-				t.Errorf("not ready because of %q, want %q", got, why)
+			if got := queue.Unready(stand, messages); (got == nil) != (why == "") || got != nil && !strings.HasPrefix(got.Error(), why) {
+				t.Errorf("not ready because of %v, want %q", got, why)
 			}
 		}
 		leads := fleet.Status{Known: true, Leads: true}
@@ -131,8 +131,7 @@ func TestStatus_SaysHowTheFleetStands(t *testing.T) {
 		"standing by; host-2 leads":                                                     {Known: true, Nodes: 9, Leader: "host-2"},
 		"standing by; nobody leads; the Lease cannot be read or written since 12:00:00": {Known: true, LeaseError: errors.New("forbidden"), Since: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)},
 		"reading the queue for 9 nodes; nothing is announced":                           {Known: true, Leads: true, Nodes: 9},
-		"draining 1 node, 2 waiting; 0 messages in flight":                              {Known: true, Leads: true, Nodes: 9, Draining: 1, Waiting: 2},
-		"draining 1 node, 2 waiting; 3 nodes left alone; 0 messages in flight":          {Known: true, Leads: true, Nodes: 9, Draining: 1, Waiting: 2, LeftAlone: 3},
+		"draining 1 node, 2 waiting, 3 left alone; 0 messages in flight":                {Known: true, Leads: true, Nodes: 9, Draining: 1, Waiting: 2, LeftAlone: 3},
 	} {
 		if got := queue.Sentence(stand); got != want {
 			t.Errorf("%+v is shown as %q, want %q", stand, got, want)
@@ -141,7 +140,6 @@ func TestStatus_SaysHowTheFleetStands(t *testing.T) {
 }
 
 func TestProbes_SayWhoLeads(t *testing.T) {
-	logger, _ := logtest.NewNullLogger()
 	for name, row := range map[string]struct {
 		stand   fleet.Status
 		healthz int
@@ -154,7 +152,7 @@ func TestProbes_SayWhoLeads(t *testing.T) {
 		"the Lease cannot be read":           {fleet.Status{Known: true, LeaseError: errors.New("forbidden")}, http.StatusOK, http.StatusServiceUnavailable, ""},
 		"the Nodes are not known":            {fleet.Status{}, http.StatusOK, http.StatusServiceUnavailable, ""},
 	} {
-		probes := queue.Probes(sqs.New(sqs.Options{}), row.stand, "host-1", logrus.NewEntry(logger))
+		probes := queue.Probes(sqs.New(sqs.Options{}), row.stand)
 		for path, code := range map[string]int{"/healthz": row.healthz, "/readyz": row.readyz} {
 			answer := httptest.NewRecorder()
 			probes.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))

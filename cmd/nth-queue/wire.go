@@ -25,10 +25,13 @@ import (
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/identity"
 	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/role"
 	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -37,8 +40,12 @@ const visibility = 20 * time.Second
 
 // serve makes the parts of the service, connects them, and runs them until ctx ends.
 func serve(ctx context.Context, d *daemon.Daemon[config.Queue]) error {
-	cfg, log, gate := d.Config, d.Log, kube.NewGate(evictionsAtOnce)
-	meter := newMeter(cfg, log)
+	cfg, log := d.Config, d.Log
+	reporter := &statusReporter{
+		file: record.NewStatusFile(cfg.RuntimeDirectory, func(err error) { log.Warn(err) }), log: log, manager: d.Service.Notifier,
+		began: time.Now().Round(0), cfg: cfg, degraded: d.Degraded,
+	}
+	meter := newMeter(cfg, log, reporter)
 	reach, err := reachCluster(cfg, meter.Requested)
 	if err != nil { // The kubeconfig is missing or wrong: nothing was asked yet, so another try would end like this one.
 		return cli.ConfigError{Fault: err}
@@ -53,38 +60,32 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue]) error {
 	if err != nil {
 		return err
 	}
-	catalog := ec2.New(ec2.Options{AWS: account, Tag: cfg.Fleet.ManagedTag})
-	notices := newNotices(ctx, cfg, notify.Identity{Client: reach.notices.Interface}, meter, log)
-	hooks := newHooks(cfg, account, meter, log)
+	notices := newNotices(cfg, notify.Identity{Client: reach.notices.Interface}, meter, log)
 	nodes := fleet.New(fleet.Options{
-		Client: reach.drains.Interface, Leases: reach.lease.Interface, Lease: leaseOf(cfg.Queue.URL, account.Region), Identity: identity, Own: ownPod(), Rules: rulesOf(cfg, gate),
-		GroupLabel: cfg.Fleet.GroupLabel, Log: log, DryRun: cfg.DryRun,
-		EC2: catalog, Clock: clock.Now, ManagedOnly: cfg.Fleet.ManagedTag != "",
-		Cluster: clusterOf(cfg.Fleet),
-		Hooks:   hooks, CompleteLaunches: cfg.Fleet.CompleteLaunches, Taints: fleet.Taints{Kinds: cfg.Fleet.Taints != "none", Effect: fleet.TaintEffect(cfg.Fleet.Taints), OutOfService: cfg.Fleet.OutOfService},
+		Client: reach.drains.Interface, Leases: reach.lease.Interface, Lease: leaseOf(cfg.Queue.URL, account.Region), Identity: identity, Own: ownPod(),
+		Rules: rulesOf(cfg), GroupLabel: cfg.Fleet.GroupLabel, Log: log, DryRun: cfg.DryRun,
+		EC2: ec2.New(ec2.Options{AWS: account, Tag: cfg.Fleet.ManagedTag}), Clock: clock.Now, ManagedOnly: cfg.Fleet.ManagedTag != "", Cluster: clusterOf(cfg.Fleet),
+		Hooks: newHooks(cfg, account, meter, log), CompleteLaunches: cfg.Fleet.CompleteLaunches,
+		Taints:    fleet.Taints{Kinds: cfg.Fleet.Taints != "none", Effect: fleet.TaintEffect(cfg.Fleet.Taints), OutOfService: cfg.Fleet.OutOfService},
 		Listeners: notices.of,
 	})
-	reporter := newStatusReporter(cfg, reach.drains, identity, d.Service.Notifier, log)
-	reporter.degraded = d.Degraded
 	messages := sqs.New(sqs.Options{
 		URL: cfg.Queue.URL, AWS: account, Visibility: visibility, DryRun: cfg.DryRun,
-		Report: meter.counting(logMessages(log)), Trouble: logReceiving(log, reporter.setReceiving),
+		Report: func(r sqs.Report) { count(meter, r); logMessage(log, r) }, Trouble: reporter.receiving,
 	})
 	// These need each other, and run only from here on.
 	notices.describe, notices.labels, notices.mayWrite = nodes.Describe, nodes.Labels, nodes.MayWrite
-	reporter.fleet, reporter.queue, reporter.meter = nodes, messages, meter
-	meter.queue, meter.reporter = messages, reporter
+	reporter.fleet, reporter.queue, reporter.meter, reporter.process = nodes, messages, meter, identity
+	reporter.identity = state.IdentityStatus{Credential: reach.drains.Credential, Source: reach.drains.Source, Server: reach.drains.Server}
 	log.WithField(systemd.FieldMessageID, systemd.Started).Infof("%s serves the queue %s and the cluster at %s%s",
 		identity, cfg.Queue.URL, reach.drains.Server, dryRun(cfg))
 	d.Service.Ready()
-	endNotices := notices.begin()
-	endReports := reporter.begin(ctx)
-	err = nodes.Run(ctx, func(ctx context.Context) {
-		messages.Run(ctx, func(m *sqs.Message) { nodes.Take(m.Notices, m.Receives, m) })
-	})
-	d.Service.Stopping()
-	endReports()
-	endNotices()
+	daemon.RunWith(ctx, func(ctx context.Context) {
+		err = nodes.Run(ctx, func(ctx context.Context) {
+			messages.Run(ctx, func(m *sqs.Message) { nodes.Take(m.Notices, m.Receives, m) })
+		})
+		d.Service.Stopping()
+	}, append(notices.work(), reporter.run)...)
 	log.WithField(systemd.FieldMessageID, systemd.Stopping).Info("stopped; unfinished messages are back in the queue")
 	return cmp.Or(err, d.Service.Err())
 }
@@ -97,32 +98,27 @@ func dryRun(cfg config.Queue) string {
 	return ""
 }
 
-// logMessages logs what happens to messages.
-func logMessages(log *logrus.Entry) func(sqs.Report) {
-	return func(r sqs.Report) {
-		of := log.WithField("NTH_MESSAGE", r.Message)
-		switch r.Outcome {
-		case sqs.Poisoned:
-			of.WithField(systemd.FieldMessageID, systemd.MessagePoisoned).
-				Errorf("unrecognized message, left to the dead-letter queue: %s", r.Why)
-		case sqs.NotOurs:
-			of.Infof("ignoring a message that concerns no node: %s", r.Why)
-		case sqs.Lost:
-			of.Warnf("SQS refuses to change or delete a message, and others may receive it: %s", r.Why)
-		case sqs.Received, sqs.Extended, sqs.Returned, sqs.Deleted:
-			of.Debugf("a message was %s", r.Outcome)
-		}
+// logMessage logs what has happened to a message.
+func logMessage(log *logrus.Entry, r sqs.Report) {
+	of := log.WithField("NTH_MESSAGE", r.Message)
+	switch r.Outcome {
+	case sqs.Poisoned:
+		of.WithField(systemd.FieldMessageID, systemd.MessagePoisoned).
+			Errorf("unrecognized message, left to the dead-letter queue: %s", r.Why)
+	case sqs.NotOurs:
+		of.Infof("ignoring a message that concerns no node: %s", r.Why)
+	case sqs.Lost:
+		of.Warnf("SQS refuses to change or delete a message, and others may receive it: %s", r.Why)
+	case sqs.Received, sqs.Extended, sqs.Returned, sqs.Deleted:
+		of.Debugf("a message was %s", r.Outcome)
 	}
 }
 
-// logReceiving returns a function for sqs.Options.Trouble. It passes each result on to report, and logs it.
-func logReceiving(log *logrus.Entry, report func(error)) func(error) {
-	return func(err error) {
-		if report(err); err == nil {
-			log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("receiving from the queue again")
-		} else {
-			log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).Warnf("cannot receive from the queue: %s; retrying", err)
-		}
+// count counts what has happened to a message. Only its first receipt shows how late it is.
+func count(meter *metrics.Metrics, r sqs.Report) {
+	meter.Message(string(r.Outcome))
+	if r.Outcome == sqs.Received && r.Receives <= 1 && !r.Sent.IsZero() {
+		meter.Received(time.Since(r.Sent))
 	}
 }
 
@@ -149,9 +145,9 @@ func clusterOf(c config.Fleet) string {
 const evictionsAtOnce = 100
 
 // rulesOf are the settings of the fleet that may change while it runs.
-func rulesOf(cfg config.Queue, gate *kube.Gate) fleet.Rules {
+func rulesOf(cfg config.Queue) fleet.Rules {
 	options := daemon.DrainOptions(cfg.Drain)
-	options.Gate = gate // All drains share it.
+	options.Gate = kube.NewGate(evictionsAtOnce) // All drains share it.
 	return fleet.Rules{
 		Policy: policyOf(cfg.Events), Drain: options,
 		Limits: fleet.Limits{Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup}, Impaired: cfg.Events.StatusCheck.After,
@@ -216,9 +212,9 @@ func ownPod() fleet.OwnPod {
 }
 
 // newHooks returns the client that holds and completes lifecycle hooks with this AWS configuration, and logs and counts what it does.
-func newHooks(cfg config.Queue, account aws.Config, meter *meter, log *logrus.Entry) *asg.HookClient {
+func newHooks(cfg config.Queue, account aws.Config, meter *metrics.Metrics, log *logrus.Entry) *asg.HookClient {
 	return asg.NewHookClient(asg.HookClientOptions{
-		AWS: account, Queue: sqs.ParseURL(cfg.Queue.URL).Resource(account.Region), Requested: daemon.CountHooks(meter.Metrics),
+		AWS: account, Queue: sqs.ParseURL(cfg.Queue.URL).Resource(account.Region), Requested: daemon.CountHooks(meter),
 		Report: func(n asg.HookReport) { daemon.LogHook(log, n) },
 	}, hookSettings(cfg))
 }

@@ -20,7 +20,6 @@ import (
 	"github.com/nth-project/nth/pkg/identity"
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/logind"
-	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/state"
@@ -250,21 +249,13 @@ func (c *check) powerKey(of logind.Settings, kubeletDelays bool) {
 	}
 }
 
-// startupTime is how long a daemon may take after its start until its status is complete, and startupPoll how often that is read
-// meanwhile. longestOutage is how long polling for a kind of event may fail before the check fails: shorter outages are normal.
-const (
-	startupTime   = 15 * time.Second
-	startupPoll   = 250 * time.Millisecond
-	longestOutage = 30 * time.Second
-)
+// longestOutage is how long polling for a kind of event may fail before the check fails: shorter outages are normal.
+const longestOutage = 30 * time.Second
 
 // daemon checks by the daemon's status whether it runs and is able to act. The check itself may see files that nth.service hides from the
 // daemon. found is the identity that this check has found, or the zero value.
 func (c *check) daemon(ctx context.Context, found identity.Identity) {
-	status, why := checks.Running("nth", c.cfg.RuntimeDirectory, time.Now())
-	for why == "" && time.Since(status.Started) < startupTime && len(daemonFaults(status, found)) > 0 && loop.Await(ctx, nil, startupPoll) {
-		status, why = checks.Running("nth", c.cfg.RuntimeDirectory, time.Now())
-	}
+	status, why := checks.AwaitStart(ctx, "nth", c.cfg.RuntimeDirectory, func(s state.Status) bool { return len(daemonFaults(s, found)) == 0 })
 	if why != "" {
 		c.Fail("daemon", "%s: this node would not be drained: \"systemctl enable --now nth\", then \"systemctl status nth\"", why)
 		return

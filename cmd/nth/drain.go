@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -89,38 +87,27 @@ func (h hostInfo) planDrain(ctx context.Context, cfg config.Config, limit time.D
 
 // manualDrain is a run of "nth drain". It prints what the service says, with the time since the start.
 type manualDrain struct {
-	out   io.Writer
-	cfg   config.Config
-	began time.Time
-	// sentence is what the service said last, and heldBy what held pods back then, by the name of the pod.
-	sentence string
-	heldBy   map[string]string
+	out      io.Writer
+	cfg      config.Config
+	began    time.Time
+	sentence string // what the service said last
 }
 
-// drain asks the service for a drain, and waits until the node is drained or ctx ends. If one is under way, it follows that.
+// drain asks the service for a drain, and waits until the node is drained or ctx ends. It replaces what another "nth drain" has asked for.
 func (d *manualDrain) drain(ctx context.Context, limit time.Duration) error {
-	status, err := d.service()
-	for err == nil && status.Node == "" && time.Since(status.Started) < startupTime && loop.Await(ctx, nil, statusPoll) { // It has just started.
-		status, err = d.service()
-	}
+	status, why := checks.AwaitStart(ctx, "nth", d.cfg.RuntimeDirectory, func(s state.Status) bool { return s.Node != "" })
 	switch {
-	case err != nil:
-		return err
+	case why != "":
+		return notRunning(why)
 	case status.DryRun:
 		return errors.New("the service runs as a dry run, and changes nothing")
 	case status.Node == "":
 		return fmt.Errorf("the service cannot drain yet, and nothing was asked: %s", cmp.Or(status.Identity.Trouble, "it looks for the kubelet's credential"))
 	}
 	dir := daemon.StateDirectory(&d.cfg.Common)
-	request, err := record.ReadDrainRequest(dir)
-	underWay := func(e state.EventStatus) bool {
-		return e.ID == request.ID && !e.Released && !e.LeftAlone && (e.Phase == state.Drained || request.Deadline.After(d.began))
-	}
-	if err != nil || !slices.ContainsFunc(status.Events, underWay) {
-		request = record.DrainRequest{ID: "manual-" + d.began.UTC().Format(time.RFC3339Nano), Asked: d.began.UTC(), Deadline: d.began.Add(limit).UTC()}
-		if err := request.Write(dir); err != nil {
-			return err
-		}
+	request := record.DrainRequest{ID: "manual-" + d.began.UTC().Format(time.RFC3339Nano), Asked: d.began.UTC(), Deadline: d.began.Add(limit).UTC()}
+	if err := request.Write(dir); err != nil {
+		return err
 	}
 	return d.follow(ctx, "the service continues until \"nth drain --undo\"", func(s state.Status) (ended bool, err error) {
 		if now, err := record.ReadDrainRequest(dir); err == nil && now.ID != request.ID { // While it is unreadable, the service keeps to the one that it has read last.
@@ -152,67 +139,44 @@ func (d *manualDrain) undo(ctx context.Context) error {
 	if err := record.RemoveDrainRequest(daemon.StateDirectory(&d.cfg.Common)); err != nil {
 		return err
 	}
-	if _, err := d.service(); err != nil {
-		return err
+	if _, why := checks.Running("nth", d.cfg.RuntimeDirectory); why != "" {
+		return notRunning(why)
 	}
 	return d.follow(ctx, "the service continues", func(s state.Status) (bool, error) {
 		return !slices.ContainsFunc(s.Events, func(e state.EventStatus) bool { return e.Kind == event.Manual }), nil
 	})
 }
 
-// service returns the service's status, or an error if the service does not run.
-func (d *manualDrain) service() (state.Status, error) {
-	status, why := checks.Running("nth", d.cfg.RuntimeDirectory, time.Now())
-	if why != "" {
-		return status, fmt.Errorf("the service does not run: sudo systemctl start nth (%s)", why)
-	}
-	return status, nil
+// notRunning returns the error for a service that does not run.
+func notRunning(why string) error {
+	return fmt.Errorf("the service does not run: sudo systemctl start nth (%s)", why)
 }
 
 // statusPoll is how often the service's status is read.
 const statusPoll = 100 * time.Millisecond
 
-// follow prints what the service does until done says that it has ended, or until ctx ends. then says what becomes of the work after that.
+// follow prints each new sentence of the service until done says that the work has ended, or until ctx ends. then says what becomes of the work
+// after that.
 func (d *manualDrain) follow(ctx context.Context, then string, done func(state.Status) (ended bool, err error)) error {
 	for {
-		status, notRunning := d.service()
-		if notRunning == nil {
-			d.show(status)
+		status, why := checks.Running("nth", d.cfg.RuntimeDirectory)
+		if why == "" {
+			if status.Sentence != d.sentence {
+				d.sentence = status.Sentence
+				fmt.Fprintf(d.out, "%6.1f s  %s\n", time.Since(d.began).Seconds(), text.Visible(d.sentence, text.Page))
+			}
 			if ended, err := done(status); ended {
 				return err
 			}
 		}
 		switch {
 		case loop.Await(ctx, nil, statusPoll):
-		case notRunning != nil:
-			return fmt.Errorf("%w: %w", context.Cause(ctx), notRunning)
+		case why != "":
+			return fmt.Errorf("%w: %w", context.Cause(ctx), notRunning(why))
 		default:
-			return fmt.Errorf("%w: %s%s; %s", context.Cause(ctx), d.sentence, d.holders(), then)
+			return fmt.Errorf("%w: %s; %s", context.Cause(ctx), d.sentence, then)
 		}
 	}
-}
-
-// show prints the service's sentence if it has changed. It keeps what holds pods back, for the error when time is over.
-func (d *manualDrain) show(s state.Status) {
-	if s.Step != nil { // Between two steps, the status says nothing about pods: what held them in the last step still counts.
-		d.heldBy = s.Step.HeldBy
-	}
-	if s.Sentence != d.sentence {
-		d.sentence = s.Sentence
-		fmt.Fprintf(d.out, "%6.1f s  %s\n", time.Since(d.began).Seconds(), text.Visible(d.sentence, text.Page))
-	}
-}
-
-// holders names the pods that are held back and what holds them, as a part of a sentence; "" if none is.
-func (d *manualDrain) holders() string {
-	var held []string
-	for _, pod := range slices.Sorted(maps.Keys(d.heldBy)) {
-		held = append(held, pod+" (held by "+d.heldBy[pod]+")")
-	}
-	if len(held) == 0 {
-		return ""
-	}
-	return "; left: " + strings.Join(held, ", ")
 }
 
 // drainRequests is the agent's source of what "nth drain" asks for.

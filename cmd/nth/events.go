@@ -26,7 +26,7 @@ func newHooks(metadata *imds.Source, cfg config.Config, board *statusReporter, m
 	options := hookOptions(metadata)
 	options.Requested = daemon.CountHooks(meter)
 	options.Report = func(n asg.HookReport) {
-		board.setHook(n.Text)
+		board.set(func() { board.hook = n.Text })
 		logHook(log, n)
 	}
 	return asg.New(options, settings)

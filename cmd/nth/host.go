@@ -30,18 +30,6 @@ func detectHost() hostInfo {
 	return hostInfo{container, found}
 }
 
-// place returns where the settings are, and the defaults.
-func (h hostInfo) place() config.Place[config.Config, *config.Config] {
-	place := config.Usual()
-	if !h.contained {
-		return place
-	}
-	place.File = h.UserData
-	place.Defaults.StateDirectory = h.StateDirectory
-	place.Defaults.HostRoot = h.Host
-	return place
-}
-
 // newKubelet returns the kubelet's identity. requested is called for each request to the API server, unless it is nil.
 func (h hostInfo) newKubelet(cfg config.Config, requested func(method string, status int)) *identity.Kubelet {
 	version, _ := cli.BuildVersion()

@@ -2,14 +2,15 @@ package main_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 )
 
-func TestRun_beside_the_service(t *testing.T) {
+func TestRun_WhileTheServiceRuns(t *testing.T) {
 	b := newBench(t)
 	service := b.serveNth(t)
-	service.awaitStatus(t, b, "process "+itoa(service.process.Process.Pid))
+	service.awaitStatus(t, b, "process "+strconv.Itoa(service.process.Process.Pid))
 
 	status, stdout, stderr := typed(t, "run", "--config", b.settings)
 	if want := fmt.Sprintf("nth: nth already runs (pid %d)\n", service.process.Process.Pid); status != 1 || stdout != "" || stderr != want {

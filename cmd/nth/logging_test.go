@@ -2,8 +2,6 @@ package main_test
 
 import (
 	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,57 +20,35 @@ import (
 
 var noon = time.Date(2026, 1, 31, 12, 0, 0, 250e6, time.UTC)
 
-// cordoned is what nth might write, with every sort of field.
-func cordoned(logger *logrus.Logger) *logrus.Entry {
-	return logger.WithTime(noon).WithFields(logrus.Fields{
-		systemd.FieldMessageID: systemd.Cordoned,
-		systemd.FieldNode:      "ip-10-0-0-1",
-		"why":                  "spot interruption",
-	})
-}
-
-func TestLogging_TextIsAlignedAndColoursNeedATerminal(t *testing.T) {
-	var out bytes.Buffer
-	logger := nth.NewLogger(config.Log{Level: "debug", Format: "auto"}, &out)
-	cordoned(logger).Info("cordoned the node")
-	logger.WithTime(noon).Warning("two\n")
-	logger.WithTime(noon).Debug("three")
-	want := `2026-01-31 12:00:00.250  info     cordoned the node  node=ip-10-0-0-1 why="spot interruption"
+func TestLogging_Formats(t *testing.T) {
+	for format, want := range map[string]string{
+		"auto": `2026-01-31 12:00:00.250  info     cordoned the node  node=ip-10-0-0-1 why="spot interruption"
 2026-01-31 12:00:00.250  warning  two
 2026-01-31 12:00:00.250  debug    three
-`
-	if out.String() != want {
-		t.Errorf("got\n%s", &out)
-	}
-}
-
-func TestJSONHasTheFieldsUnderTheNamesOfTheJournal(t *testing.T) {
-	var out bytes.Buffer
-	logger := nth.NewLogger(config.Log{Level: "info", Format: "json"}, &out)
-	cordoned(logger).Info("cordoned the node")
-	var got map[string]string
-	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
-		t.Fatal(err)
-	}
-	for name, want := range map[string]string{
-		"msg": "cordoned the node", "level": "info", "time": "2026-01-31T12:00:00.25Z",
-		"NTH_NODE": "ip-10-0-0-1", "MESSAGE_ID": systemd.Cordoned, "why": "spot interruption",
+`,
+		"prefix": `<6>cordoned the node  node=ip-10-0-0-1 why="spot interruption"
+<4>two
+<7>three
+`,
+		"json": `{"MESSAGE_ID":"` + systemd.Cordoned + `","NTH_NODE":"ip-10-0-0-1","level":"info","msg":"cordoned the node","time":"2026-01-31T12:00:00.25Z","why":"spot interruption"}
+{"level":"warning","msg":"two","time":"2026-01-31T12:00:00.25Z"}
+{"level":"debug","msg":"three","time":"2026-01-31T12:00:00.25Z"}
+`,
 	} {
-		if got[name] != want {
-			t.Errorf("%s = %q, want %q", name, got[name], want)
+		var out bytes.Buffer
+		logger := nth.NewLogger(config.Log{Level: "debug", Format: format}, &out)
+		logger.WithTime(noon).WithFields(logrus.Fields{
+			systemd.FieldMessageID: systemd.Cordoned, systemd.FieldNode: "ip-10-0-0-1", "why": "spot interruption",
+		}).Info("cordoned the node")
+		logger.WithTime(noon).Warning("two\n")
+		logger.WithTime(noon).Debug("three")
+		if out.String() != want {
+			t.Errorf("%s: got\n%s", format, &out)
 		}
 	}
 }
 
-func TestAnyOtherErrorSaysWhoSpeaks(t *testing.T) {
-	var out bytes.Buffer
-	nth.Complain(&out, errors.New("opening the record: no space"))
-	if out.String() != "nth: opening the record: no space\n" {
-		t.Errorf("got %q", out.String())
-	}
-}
-
-func TestOnTheJournalsStreamEveryFaultHasItsPriority(t *testing.T) {
+func TestLogging_EachFaultHasItsPriorityInTheJournal(t *testing.T) {
 	if _, err := os.Stat("/run/systemd/journal/socket"); err == nil {
 		t.Skip("this machine has a journal, which would take the entries")
 	}
@@ -99,22 +75,5 @@ func TestOnTheJournalsStreamEveryFaultHasItsPriority(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(string(got)), "\n")
 	if len(lines) != 2 || !strings.HasPrefix(lines[0], "<3>testdata/wrong.toml: line 2: events.") || !strings.HasPrefix(lines[1], "<3>testdata/wrong.toml: line 5: imds.") {
 		t.Errorf("got\n%s", got)
-	}
-}
-
-func TestLinesForAJournalBeginWithAPriorityEachAndHaveNoTime(t *testing.T) {
-	var out bytes.Buffer
-	logger := nth.NewLogger(config.Log{Level: "debug", Format: "prefix"}, &out)
-	cordoned(logger).Info("cordoned the node")
-	logger.Error("one\ntwo\n")
-	logger.Warning("three")
-	logger.Debug("four")
-	want := `<6>cordoned the node  node=ip-10-0-0-1 why="spot interruption"
-<3>one\ntwo
-<4>three
-<7>four
-`
-	if out.String() != want {
-		t.Errorf("got\n%s", &out)
 	}
 }

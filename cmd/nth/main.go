@@ -42,19 +42,27 @@ the last known state is printed.`),
 		host.checkCommand(), host.settings().Command(queue))
 }
 
-// settings describes where the settings come from. In a host container, "auto" logs with priorities.
+// settings describes where the settings come from.
 func (h hostInfo) settings() settings.Program[config.Config, *config.Config] {
-	return settings.Program[config.Config, *config.Config]{Name: "nth", Place: h.place(), Settle: func(cfg *config.Config) {
-		if h.contained && cfg.Log.Format == "auto" {
-			cfg.Log.Format = "prefix"
+	p := settings.Program[config.Config, *config.Config]{Name: "nth", File: config.DefaultFile, Defaults: config.Default(), Lacks: h.lacks}
+	if h.contained {
+		p.File, p.Defaults.StateDirectory, p.Defaults.HostRoot = h.UserData, h.StateDirectory, h.Host
+		p.Settle = func(cfg *config.Config) {
+			if cfg.Log.Format == "auto" {
+				cfg.Log.Format = "prefix"
+			}
 		}
-	}, Lacks: func(cfg *config.Config) error {
-		if h.contained && cfg.HostRoot == "" {
-			return errNoHost
-		}
-		_, err := newSource(imds.Options{Kinds: []event.Kind{}})
-		return err
-	}}
+	}
+	return p
+}
+
+// lacks returns why nth cannot run here with the settings; nil if it can.
+func (h hostInfo) lacks(cfg *config.Config) error {
+	if h.contained && cfg.HostRoot == "" {
+		return errNoHost
+	}
+	_, err := newSource(imds.Options{Kinds: []event.Kind{}})
+	return err
 }
 
 // quietConfig reads the settings for a command that reports what it does itself: libraries are silenced.

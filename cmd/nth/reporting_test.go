@@ -107,79 +107,36 @@ func (s *served) stop(t *testing.T) string {
 	return s.said.String()
 }
 
-// rubbish makes what nobody can read, or should, below a directory.
-func rubbish(t *testing.T) (at func(name string) string) {
-	t.Helper()
-	dir := t.TempDir()
-	at = func(name string) string { return filepath.Join(dir, name) }
-	for _, name := range []string{"webhook-url", "webhook-headers", "pipe"} {
-		if err := syscall.Mkfifo(at(name), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.WriteFile(at("empty"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return at
-}
-
-// A pipe that nobody writes to, a disk that is full of nothing, an address that somebody else has: nth starts, reloads and stops.
+// A pipe that nobody writes to, an address that somebody else has: nth starts, reloads and stops.
 func TestReporting_FaultsDoNotKeepNthFromWorking(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = taken.Close() }()
-	at := rubbish(t)
-	for name, row := range map[string]struct {
-		first, second string // settings, and what a reload finds
-		environment   string
-		told          []string // one line each at the start
-		stands        string   // what "nth status" says besides
-	}{
-		"files": {
-			first: fmt.Sprintf("[log]\nlevel = 'loud'\n[metrics]\nlisten = %q\ntextfile = %q\n[webhook]\nurl_file = %q\ntemplate = %q\nheaders_file = %q\nca_file = %q\n",
-				taken.Addr(), at("none/nth.prom"), at("pipe"), at("pipe"), filepath.Dir(at("pipe")), at("pipe")),
-			second: fmt.Sprintf("[webhook]\nurl = 'http://127.0.0.1:1'\ntemplate = %q\nca_file = '/dev/zero'\n", at("pipe")),
-			told: []string{
-				"log.level", "webhook: webhook.template: " + at("pipe") + " is not a file; nth's own template is used",
-				"webhook: reading the URL: " + at("pipe") + " is not a file", "webhook: reading the headers: " + filepath.Dir(at("pipe")) + " is not a file",
-				"webhook: reading the certificates to trust: " + at("pipe") + " is not a file",
-			},
-			stands: "address already in use",
-		},
-		"credentials": {
-			first:       "[metrics]\nlisten = 'nobody.invalid:9092'\n[webhook]\nheaders = { Host = 'a' }\nca_file = '" + at("empty") + "'\n",
-			second:      "[webhook]\nproxy = 'http://nobody.invalid:1'\n",
-			environment: "CREDENTIALS_DIRECTORY=" + filepath.Dir(at("pipe")),
-			told: []string{
-				"webhook: reading the URL: " + at("webhook-url") + " is not a file", "webhook: reading the headers: " + at("webhook-headers") + " is not a file",
-				"webhook: reading the certificates to trust: there is none in " + at("empty"),
-			},
-		},
-		"an address that nobody has": {
-			first:       "[webhook]\nurl = 'http://nobody.invalid'\n[metrics]\ntextfile = '/dev/null/nth.prom'\n",
-			second:      "[webhook]\nurl = 'http://nobody.invalid'\nproxy = 'http://nobody.invalid:1'\n",
-			environment: "CREDENTIALS_DIRECTORY=",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
-			b.imds.SetSpot("terminate", time.Now().Add(time.Hour)) // There is something to be told.
-			b.set(t, row.first)
-			s := b.serveNth(t, row.environment)
-			s.awaitStatus(t, b, append(row.told, row.stands)...)
-			b.set(t, row.second)
-			s.reload(t)
-			start, _, _ := strings.Cut(s.stop(t), "watching for interruptions")
-			for _, want := range row.told {
-				if n := strings.Count(start, want); n != 1 {
-					t.Errorf("%q was told %d times", want, n)
-				}
-			}
-			if n := strings.Count(start, "degraded: "); n != len(row.told) {
-				t.Errorf("%d faults are told, want %d:\n%s", n, len(row.told), start)
-			}
-		})
+	dir := t.TempDir()
+	pipe := filepath.Join(dir, "webhook-url")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := newBench(t)
+	b.imds.SetSpot("terminate", time.Now().Add(time.Hour)) // There is something to report.
+	b.set(t, fmt.Sprintf("[log]\nlevel = 'loud'\n[metrics]\nlisten = %q\ntextfile = %q\n[webhook]\ntemplate = %q\n",
+		taken.Addr(), filepath.Join(dir, "none/nth.prom"), pipe))
+	s := b.serveNth(t, "CREDENTIALS_DIRECTORY="+dir)
+	degraded := []string{
+		"log.level", "webhook: webhook.template: " + pipe + " is not a file; nth's own template is used", "webhook: reading the URL: " + pipe + " is not a file",
+	}
+	s.awaitStatus(t, b, append(degraded, "address already in use")...)
+	b.set(t, "[webhook]\nurl = 'http://127.0.0.1:1'\nca_file = '/dev/zero'\n")
+	s.reload(t)
+	start, _, _ := strings.Cut(s.stop(t), "watching for interruptions")
+	for _, want := range degraded {
+		if n := strings.Count(start, want); n != 1 {
+			t.Errorf("%q was logged %d times", want, n)
+		}
+	}
+	if n := strings.Count(start, "degraded: "); n != len(degraded) {
+		t.Errorf("%d faults are logged, want %d:\n%s", n, len(degraded), start)
 	}
 }

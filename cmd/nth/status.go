@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -28,28 +29,28 @@ type statusReporter struct {
 	meter   *metrics.Metrics
 	program string
 	cfg     config.Config
+	rules   policy.Settings
 
 	mu       sync.Mutex
 	shown    time.Time // when the last status came; with a monotonic reading
 	watching bool      // by isWatching for that status
 	identity state.IdentityStatus
 	degraded []string
-	// ignored, unpolled and unannounced say why kinds are off: the settings ignore the kind, or exclude the instance's life cycle; logind does not
-	// announce it.
-	ignored, unpolled, unannounced map[event.Kind]string
+	off      map[string]string // what does not work, such as a kind of event, and why
 	// target is the instance's target state in its Auto Scaling group, and hook what is known of the group's hooks.
 	target, hook string
-	// noRequest says why the file of "nth drain" cannot be read; "" if it can.
-	noRequest string
 }
 
 // newStatusReporter returns a reporter. degraded lists faults in the settings.
 func newStatusReporter(file *record.StatusFile, meter *metrics.Metrics, degraded []string, cfg config.Config) *statusReporter {
 	version, _ := cli.BuildVersion()
-	b := &statusReporter{file: file, meter: meter, degraded: degraded, program: version, cfg: cfg, ignored: map[event.Kind]string{}}
-	for kind, rule := range policyOf(cfg) {
+	b := &statusReporter{file: file, meter: meter, degraded: degraded, program: version, cfg: cfg, rules: policyOf(cfg), off: map[string]string{}}
+	if cfg.DryRun {
+		b.off["writing to the cluster"] = "this is a dry run"
+	}
+	for kind, rule := range b.rules {
 		if rule.Action == policy.Ignore {
-			b.ignored[kind] = fmt.Sprintf("by configuration: events.%s.action = %q", kind, policy.Ignore)
+			b.off[string(kind)] = fmt.Sprintf("by configuration: events.%s.action = %q", kind, policy.Ignore)
 		}
 	}
 	return b
@@ -64,20 +65,12 @@ func (b *statusReporter) Show(s state.Status) {
 	s.Identity = b.identity
 	s.Identity.Trouble = trouble
 	s.TargetState, s.Hook = b.target, b.hook
-	if b.cfg.DryRun {
-		s.Off = append(s.Off, state.OffStatus{What: "writing to the cluster", Why: "this is a dry run"})
-	}
-	for _, kind := range event.Kinds() {
-		if why := b.whyOff(kind); why != "" {
-			s.Off = append(s.Off, state.OffStatus{What: string(kind), Why: why})
-		}
-	}
-	if b.noRequest != "" {
-		s.Off = append(s.Off, state.OffStatus{What: "nth drain", Why: b.noRequest})
+	for _, what := range slices.Sorted(maps.Keys(b.off)) {
+		s.Off = append(s.Off, state.OffStatus{What: what, Why: b.off[what]})
 	}
 	// The documents are the agent's, which compares them with the next status.
 	s.Documents = slices.DeleteFunc(slices.Clone(s.Documents), func(d state.DocumentStatus) bool {
-		return b.unpolled[d.Kind] != ""
+		return !d.Kind.Local() && b.off[string(d.Kind)] != ""
 	})
 	b.shown, b.watching = time.Now(), isWatching(s)
 	b.meter.Show(s)
@@ -99,16 +92,6 @@ func (b *statusReporter) alive() bool {
 	return b.watching && time.Since(b.shown) < longestSilence
 }
 
-// whyOff returns why nth does not learn of a kind; "" if it does. b.mu is held.
-func (b *statusReporter) whyOff(kind event.Kind) string {
-	for _, reasons := range []map[event.Kind]string{b.ignored, b.unannounced, b.unpolled} {
-		if why := reasons[kind]; why != "" {
-			return why
-		}
-	}
-	return ""
-}
-
 // set makes a change with b.mu held. The next Show reports it.
 func (b *statusReporter) set(change func()) {
 	b.mu.Lock()
@@ -116,24 +99,34 @@ func (b *statusReporter) set(change func()) {
 	change()
 }
 
+// setOff sets why a kind of event, or "nth drain", does not work; "" if it does. A kind that the settings ignore stays off.
+func (b *statusReporter) setOff(what, why string) {
+	switch {
+	case b.rules[event.Kind(what)].Action == policy.Ignore:
+	case why == "":
+		b.set(func() { delete(b.off, what) })
+	default:
+		b.set(func() { b.off[what] = why })
+	}
+}
+
 // setScope sets which kinds are not polled for on this instance.
 func (b *statusReporter) setScope(scope imds.Scope) {
-	unpolled := map[event.Kind]string{}
 	for _, kind := range event.PolledKinds() {
 		if !slices.Contains(scope.Kinds, kind) {
-			unpolled[kind] = fmt.Sprintf("%s instances are excluded by imds.life_cycles", scope.LifeCycle)
+			b.setOff(string(kind), fmt.Sprintf("%s instances are excluded by imds.life_cycles", scope.LifeCycle))
 		}
 	}
-	b.set(func() { b.unpolled = unpolled })
 }
 
 // setNoNotice sets why logind does not announce shutdowns and hibernation; nil if it does.
 func (b *statusReporter) setNoNotice(err error) {
-	unannounced := map[event.Kind]string{}
+	why := ""
 	if err != nil {
-		unannounced[event.Shutdown], unannounced[event.Hibernation] = err.Error(), err.Error()
+		why = err.Error()
 	}
-	b.set(func() { b.unannounced = unannounced })
+	b.setOff(string(event.Shutdown), why)
+	b.setOff(string(event.Hibernation), why)
 }
 
 // setIdentity sets the identity.
@@ -145,9 +138,3 @@ func (b *statusReporter) setIdentity(id identity.Identity) {
 
 // setTarget sets the instance's target state.
 func (b *statusReporter) setTarget(state string) { b.set(func() { b.target = state }) }
-
-// setNoRequest sets why the file of "nth drain" cannot be read; "" if it can.
-func (b *statusReporter) setNoRequest(why string) { b.set(func() { b.noRequest = why }) }
-
-// setHook sets what is known of the group's lifecycle hooks.
-func (b *statusReporter) setHook(text string) { b.set(func() { b.hook = text }) }

@@ -3,6 +3,7 @@ package main_test
 import (
 	"encoding/json"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -50,67 +51,47 @@ func statusOf(t *testing.T, s *state.Status, flags string) (status int, stdout, 
 	return status, strings.ReplaceAll(stdout, dir, "/run/nth"), stderr
 }
 
-func TestStatusOfADrainForPeople(t *testing.T) {
+func TestStatus_OfADrain(t *testing.T) {
 	s := draining(os.Getpid())
 	status, stdout, stderr := statusOf(t, &s, "")
 	if status != 0 || stderr != "" {
 		t.Errorf("status %d, on standard error: %s", status, stderr)
 	}
-	pid := strings.NewReplacer("process "+itoa(os.Getpid()), "process 42")
+	pid := strings.NewReplacer("process "+strconv.Itoa(os.Getpid()), "process 42")
 	golden(t, "status-draining", pid.Replace(stdout))
 }
 
-func itoa(n int) string {
-	text, _ := json.Marshal(n) // An integer.
-	return string(text)
-}
-
-func TestStatusOfADaemonThatDoesNotRun(t *testing.T) {
-	silent, stopped, gone := draining(os.Getpid()), draining(os.Getpid()), draining(1<<30)
+func TestStatus_Each(t *testing.T) {
+	running, silent, stopped, gone := draining(os.Getpid()), draining(os.Getpid()), draining(os.Getpid()), draining(1<<30)
 	silent.Updated, stopped.Stopped = noon, noon
-	for name, test := range map[string]struct {
+	for _, test := range []struct {
 		status *state.Status
 		state  string
-		first  string
+		why    string
 	}{
-		"never started": {nil, "unknown", "nth is not running, or has just started: no status in /run/nth"},
-		"hangs":         {&silent, "silent", "nth may be hung: process " + itoa(os.Getpid()) + " has not updated its status since 2026-01-31 12:00:00 UTC"},
-		"stopped":       {&stopped, "stopped", "nth is not running: stopped at 2026-01-31 12:00:00 UTC"},
-		"crashed":       {&gone, "gone", "nth is not running: process 1073741824 died without being asked to stop"},
+		{nil, "unknown", "nth is not running, or has just started: no status in /run/nth"},
+		{&running, "running", ""},
+		{&silent, "silent", "nth may be hung: process " + strconv.Itoa(os.Getpid()) + " has not updated its status since 2026-01-31 12:00:00 UTC"},
+		{&stopped, "stopped", "nth is not running: stopped at 2026-01-31 12:00:00 UTC"},
+		{&gone, "gone", "nth is not running: process 1073741824 died without being asked to stop"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			status, stdout, _ := statusOf(t, test.status, "")
-			lines := strings.Split(stdout, "\n")
-			if status != 1 || lines[0] != test.first {
-				t.Errorf("status %d, and the first line is\n%s\nwant\n%s", status, lines[0], test.first)
+		t.Run(test.state, func(t *testing.T) {
+			wantStatus, wantText, wantSentence := 1, test.why+"\n", ""
+			if test.status != nil {
+				wantSentence = test.status.Sentence
+				wantText += "last known: " + wantSentence
 			}
-			if test.status != nil && lines[1] != "last known: "+test.status.Sentence {
-				t.Errorf("the second line is %s", lines[1])
+			if test.state == "running" {
+				wantStatus, wantText = 0, wantSentence
 			}
-			var found struct {
-				State, Why string
-				PID        int
+			if status, stdout, _ := statusOf(t, test.status, ""); status != wantStatus || !strings.HasPrefix(stdout, wantText) {
+				t.Errorf("status %d, got\n%s\nwant\n%s", status, stdout, wantText)
 			}
-			status, stdout, _ = statusOf(t, test.status, "--json")
-			if err := json.Unmarshal([]byte(stdout), &found); err != nil || status != 1 || found.State != test.state || found.Why != test.first {
+			var found struct{ State, Why, Sentence string }
+			status, stdout, _ := statusOf(t, test.status, "--json")
+			if err := json.Unmarshal([]byte(stdout), &found); err != nil || status != wantStatus || found.State != test.state || found.Why != test.why || found.Sentence != wantSentence {
 				t.Errorf("as JSON: status %d, %v\n%s", status, err, stdout)
 			}
-			if (found.PID != 0) != (test.status != nil) {
-				t.Errorf("as JSON, the process is %d", found.PID)
-			}
 		})
-	}
-}
-
-// The names in the status itself are judged where it is written.
-func TestStatusAsJSONIsTheStateAndTheStatus(t *testing.T) {
-	s := draining(os.Getpid())
-	_, stdout, _ := statusOf(t, &s, "--json")
-	var found map[string]any
-	if err := json.Unmarshal([]byte(stdout), &found); err != nil {
-		t.Fatal(err)
-	}
-	if found["state"] != "running" || found["why"] != "" || found["sentence"] != s.Sentence || found["version"] != 1.0 {
-		t.Errorf("got\n%s", stdout)
 	}
 }

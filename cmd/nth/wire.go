@@ -52,9 +52,9 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config]
 	node := newLocalNode(kubelet, cfg, balancers(cfg, metadata), newScripts(cfg))
 	shutdown := newShutdown(cfg, h.system(cfg), bootID, log, board.setNoNotice)
 	hooks := newHooks(metadata, cfg, board, meter, log)
-	notices := newNotices(cfg, kubelet, store, metadata, board.alive, meter, log)
+	listeners, work := newListeners(cfg, kubelet, store, metadata, board.alive, meter, log)
 	loop := agent.New(agent.Config{
-		Sources:   append(shutdown.sources(), metadata, hooks, drainRequests{daemon.StateDirectory(&cfg.Common), board.setNoRequest}),
+		Sources:   append(shutdown.sources(), metadata, hooks, drainRequests{daemon.StateDirectory(&cfg.Common), func(why string) { board.setOff("nth drain", why) }}),
 		Node:      node,
 		Identity:  warmIdentity{kubelet: kubelet, found: board.setIdentity},
 		Record:    store,
@@ -67,12 +67,12 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config]
 		Settled:   func(ev event.Event, outcome event.Outcome) { shutdown.settled(ev, outcome); hooks.Settled(ev, outcome) },
 		DryRun:    cfg.DryRun,
 		Board:     board,
-		Listeners: notices.listeners,
+		Listeners: listeners,
 	})
 	running, stop := shutdown.outlive(ctx)
 	defer stop()
 	defer shutdown.listen(running)()
-	notices.run(running, loop.Run)
+	daemon.RunWith(running, loop.Run, work...)
 	return service.Err()
 }
 

@@ -85,7 +85,7 @@ type Setting struct {
 func (s Setting) Default() string { return s.value.show() }
 
 // Allowed says which values are allowed; it completes the sentence "must be ...".
-func (s Setting) Allowed() string { return s.value.allowed() }
+func (s Setting) Allowed() string { return s.value.allowed }
 
 // tables describes every key, with its field in c.
 func (c *Config) tables() []Table {
@@ -161,7 +161,7 @@ func Encode[C any, P Pointer[C]](w io.Writer, cfg C, origins map[string]string) 
 			if origins != nil {
 				origin = "  # " + cmp.Or(origins[fullKey(t, s)], "default")
 			}
-			if _, hidden := s.value.(secret); hidden && shown != `""` && shown != "{}" { // An empty one is no secret.
+			if s.value.secret && shown != `""` && shown != "{}" { // An empty one is no secret.
 				fmt.Fprintf(b, "# %s is set, and not shown.%s\n", s.Name, origin)
 				continue
 			}

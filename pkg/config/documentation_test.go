@@ -1,34 +1,54 @@
 package config_test
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/event"
 )
 
 var update = flag.Bool("update", false, "write the generated files")
 
 const (
-	manual   = "../../docs/configuration.md"
-	conffile = "../../packaging/nth.toml"
-	manpage  = "../../packaging/man/nth.toml.5"
+	conffile      = "../../packaging/nth.toml"
+	queueConffile = "../../packaging/nth-queue.toml"
 )
 
-// generated compares a file with what it should be, or writes it.
-func generated(t *testing.T, file, want string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
+func TestGenerated_FilesDescribeEverySetting(t *testing.T) {
+	nth, queue := config.Describe(config.Default()), config.Describe(config.DefaultQueue())
+	const mark, end = "begin: go test ./pkg/config -update", "end"
+	for _, g := range []struct{ file, begin, end, want string }{
+		{"../../docs/configuration.md", "<!-- " + mark + " -->\n", "<!-- " + end + " -->\n", reference(nth, nil)},
+		{"../../docs/configuration-queue.md", "<!-- " + mark + " -->\n", "<!-- " + end + " -->\n", reference(queue, nth)},
+		{"../../packaging/man/nth.toml.5", ".SH SETTINGS\n", ".SH EXAMPLE\n", manualPage(nth)},
+		{"../../packaging/man/nth-queue.toml.5", ".SH SETTINGS\n", ".SH EXAMPLE\n", manualPage(queue)},
+		{conffile, "\n\n", "", defaults(nth)},
+		{queueConffile, "\n\n", "", defaults(queue)},
+	} {
+		text := read(t, g.file)
+		before, rest, found := strings.Cut(text, g.begin)
+		after := ""
+		if g.end != "" {
+			_, after, found = strings.Cut(rest, g.end)
 		}
-	}
-	if got := read(t, file); got != want {
-		t.Errorf("%s is not what the code says; run: go test ./pkg/config -update", file)
+		want := before + g.begin + g.want + g.end + after
+		if !found {
+			t.Fatalf("%s lacks %q and %q", g.file, g.begin, g.end)
+		}
+		if *update {
+			if err := os.WriteFile(g.file, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		} else if text != want {
+			t.Errorf("%s is not what the code says; run: go test ./pkg/config -update", g.file)
+		}
 	}
 }
 
@@ -39,23 +59,6 @@ func read(t *testing.T, file string) string {
 		t.Fatal(err)
 	}
 	return string(text)
-}
-
-func TestGeneratedManualDescribesEverySetting(t *testing.T) {
-	inManual(t, manual, config.Describe(config.Default()), nil)
-}
-
-// inManual judges, or writes, the part of a manual that follows from the code. For tables that are among those of nth, it leads to nth's manual.
-func inManual(t *testing.T, manual string, tables, nth []config.Table) {
-	t.Helper()
-	const begin, end = "<!-- begin: go test ./pkg/config -update -->\n", "<!-- end -->"
-	text := read(t, manual)
-	before, rest, found := strings.Cut(text, begin)
-	_, after, closed := strings.Cut(rest, end)
-	if !found || !closed {
-		t.Fatalf("%s lacks the marks %q and %q", manual, begin, end)
-	}
-	generated(t, manual, before+begin+reference(tables, nth)+end+after)
 }
 
 // reference is the part of the manual that follows from the code.
@@ -116,19 +119,6 @@ func row(s config.Setting) string {
 	return fmt.Sprintf("| `%s` | `%s` | %s | %s |\n", s.Name, s.Default(), s.Allowed(), s.Doc)
 }
 
-func TestGeneratedConffileShowsEveryDefault(t *testing.T) {
-	var b strings.Builder
-	b.WriteString(`# Settings of nth.
-#
-# Each line shows a default. To change one, remove its leading #, or better, leave this file as it is and put the
-# change into a file of your own in /etc/nth/nth.toml.d/, with a name that ends in .toml.
-# docs/configuration.md tells what each key means; "nth config" prints what is in effect, "nth config --check" judges it.
-
-`)
-	b.WriteString(defaults(config.Describe(config.Default())))
-	generated(t, conffile, b.String())
-}
-
 // defaults is a file that shows every default.
 func defaults(tables []config.Table) string {
 	var b strings.Builder
@@ -141,10 +131,6 @@ func defaults(tables []config.Table) string {
 		}
 	}
 	return b.String()
-}
-
-func TestGeneratedManualPageDescribesEverySetting(t *testing.T) {
-	generated(t, manpage, manpageHead+manualPage(config.Describe(config.Default()))+manpageFoot)
 }
 
 // manualPage is the part of a manual page that follows from the code.
@@ -167,42 +153,6 @@ func manualPage(tables []config.Table) string {
 	return b.String()
 }
 
-const manpageHead = `.\" Written by: go test ./pkg/config -update
-.TH NTH.TOML 5 "" "nth" "File Formats"
-.SH NAME
-nth.toml \- settings of nth
-.SH SYNOPSIS
-.I /etc/nth/nth.toml
-.br
-.I /etc/nth/nth.toml.d/*.toml
-.SH DESCRIPTION
-Nothing needs to be set. The files are read in that order, the drop\-ins by their names; a later one overrides single
-keys of an earlier one. They are written in TOML. Durations are written as in
-.B \(dq500ms\(dq
-or
-.BR \(dq1h30m\(dq .
-.PP
-A key or value that is wrong is an error, never a guess: nth does not start with it, and on a reload keeps what it has.
-.B nth config \-\-check
-names each fault with its file, key and value, and what would be right;
-.B nth config
-prints the settings in effect.
-.SH SETTINGS
-`
-
-const manpageFoot = `.SH EXAMPLE
-.nf
-[events.rebalance\-recommendation]
-action = \(dqcordon\(dq
-cordon_for = \(dq1h\(dq
-
-[drain]
-load_balancer_wait = \(dq20s\(dq
-.fi
-.SH SEE ALSO
-.BR nth (8)
-`
-
 var codeSpan = regexp.MustCompile("`([^`]*)`")
 
 // roff writes a sentence of Markdown, or a value, for a manual page.
@@ -215,33 +165,79 @@ func roff(text string) string {
 	return text
 }
 
-func TestTheConffileIsTheDefaultWithAndWithoutItsComments(t *testing.T) {
-	text := read(t, conffile)
-	uncommented := regexp.MustCompile(`(?m)^#(\w)`).ReplaceAllString(text, "$1")
-	if strings.Count(uncommented, "#") == strings.Count(text, "#") {
-		t.Fatal("no default is shown")
+// printed is every setting, printed.
+func printed[C any, P config.Pointer[C]](t *testing.T, cfg C) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := config.Encode[C, P](&b, cfg, nil); err != nil {
+		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"as shipped": text, "uncommented": uncommented} {
+	return b.String()
+}
+
+func TestConffile_IsTheDefaultWithAndWithoutItsComments(t *testing.T) {
+	uncommented := func(text string) string { return regexp.MustCompile(`(?m)^#(\w)`).ReplaceAllString(text, "$1") }
+	nth, queue := read(t, conffile), read(t, queueConffile)
+	for _, text := range []string{nth, uncommented(nth)} {
 		cfg := config.Default()
-		if name == "uncommented" {
-			// What the file does not set would stay visible.
-			cfg = config.Config{Common: config.Common{StateDirectory: cfg.StateDirectory, RuntimeDirectory: cfg.RuntimeDirectory}}
+		if err := config.Decode(conffile, []byte(text), &cfg); err != nil || printed(t, cfg) != printed(t, config.Default()) {
+			t.Errorf("%v: read as %+v", err, cfg)
 		}
-		if err := config.Decode(conffile, []byte(text), &cfg); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if !same(cfg, config.Default()) {
-			t.Errorf("%s: read as %+v", name, cfg)
+	}
+	for _, text := range []string{queue, uncommented(queue)} {
+		cfg := config.DefaultQueue()
+		if err := config.Decode(queueConffile, []byte(text), &cfg); err != nil || printed(t, cfg) != printed(t, config.DefaultQueue()) {
+			t.Errorf("%v: read as %+v", err, cfg)
 		}
 	}
 }
 
-func TestEverySettingIsExplained(t *testing.T) {
-	for _, table := range config.Describe(config.Default()) {
+func TestSetting_Each(t *testing.T) {
+	t.Run("nth", func(t *testing.T) { judgeSettings(t, config.Default, event.Kinds()) })
+	t.Run("nth-queue", func(t *testing.T) {
+		judgeSettings(t, config.DefaultQueue, []event.Kind{event.StateChange, event.StatusCheck})
+	})
+}
+
+// judgeSettings fails the test unless each setting is explained by a sentence, has a field of its own, and is read again as it was printed.
+func judgeSettings[C any, P config.Pointer[C]](t *testing.T, defaults func() C, kinds []event.Kind) {
+	t.Helper()
+	values := []string{
+		"true", "false", "7", `"7s"`, `"debug"`, `"json"`, `"cordon"`, `"abandon"`, `"logind"`, `"NoSchedule"`, `"a"`, `"/a.prom"`, `"http://a"`, `":1"`,
+		`"https://a/1/q"`, `["spot"]`, `["ended"]`, `["all"]`, `["a"]`, `{ other = "now" }`, `{ A = "b" }`,
+	}
+	before := printed[C, P](t, defaults())
+	var keys []string
+	for _, table := range config.Describe[C, P](defaults()) {
 		for _, s := range table.Settings {
+			key := strings.TrimPrefix(table.Name+"."+s.Name, ".")
+			keys = append(keys, key)
 			if !strings.HasSuffix(s.Doc, ".") || strings.ContainsAny(s.Doc+s.Allowed()+s.Default(), "|\n") {
-				t.Errorf("[%s] %s: %q is no sentence for a table", table.Name, s.Name, s.Doc)
+				t.Errorf("%s: %q is no sentence for a table", key, s.Doc)
 			}
+			cfg, changed := defaults(), 0
+			for _, value := range values {
+				cfg = defaults()
+				if config.Decode[C, P]("a", []byte(key+" = "+value), &cfg) != nil {
+					continue
+				}
+				after := strings.Split(printed[C, P](t, cfg), "\n")
+				changed = len(slices.DeleteFunc(after, func(line string) bool { return strings.Contains(before+"\n", line+"\n") }))
+				if changed > 0 {
+					break
+				}
+			}
+			again := defaults()
+			err := config.Decode[C, P]("a", []byte(printed[C, P](t, cfg)), &again)
+			hidden := strings.Contains(printed[C, P](t, cfg), "# "+s.Name+" is set")
+			if changed != 1 || err != nil || !hidden && printed[C, P](t, again) != printed[C, P](t, cfg) {
+				t.Errorf("%s changes %d lines, and is read again with %v", key, changed, err)
+			}
+		}
+	}
+	for _, kind := range kinds {
+		if !slices.Contains(keys, "events."+string(kind)+".action") {
+			t.Errorf("nothing sets the action for %s", kind)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package config
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
@@ -188,13 +187,8 @@ func (c *ASGTermination) table(p program) Table {
 
 // hooksSetting is a list of lifecycle hooks to complete. If it is empty, those that are described are completed.
 func hooksSetting(key string, at *[]string, ifEmpty string) Setting {
-	return Setting{key, list(at, isHookName, `a list of names of lifecycle hooks, such as ["drain"]`),
+	return Setting{key, list(at, func(s string) bool { return s != "" }, `a list of names of lifecycle hooks, such as ["drain"]`),
 		"The lifecycle hooks to complete. Empty is " + ifEmpty}
-}
-
-// isHookName reports whether Auto Scaling accepts the name for a lifecycle hook.
-func isHookName(s string) bool {
-	return s != "" && len(s) <= 255 && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_/") == ""
 }
 
 // queuesHooks are the hooks that nth-queue takes for its own.

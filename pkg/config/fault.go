@@ -1,16 +1,11 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-
-	"github.com/BurntSushi/toml"
 
 	"github.com/nth-project/nth/pkg/text"
 )
@@ -24,29 +19,15 @@ const notShown = "(not shown)"
 // secretive reports whether a key, or a key below it, may hold a secret, even one that does not belong there.
 func secretive(key string) bool { return key == "webhook" || strings.HasPrefix(key, "webhook.") }
 
-// syntaxFault says where a file is not valid TOML. It leaves out the parser's text, which repeats what it finds and so may
-// contain a secret. It names the nearest key only if that is a setting.
-func (d *decoder) syntaxFault(err error) fault {
-	parse, _ := errors.AsType[toml.ParseError](err)
-	near := ""
-	if d.known[parse.LastKey] != nil {
-		near = " near " + parse.LastKey
-	}
-	return fault{d.file, parse.Position.Line, "not valid TOML" + near + "; a text needs quotes, and a key or table stands once"}
-}
-
-// plainName matches names that are certainly no secret.
-var plainName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,40}$`) })
-
-// unknown says that a table has no such key, and which one may have been meant.
+// unknown says that a table has no such key, and which one may have been meant. A name that is like no key of the webhook may be a secret.
 func (d *decoder) unknown(table, name string) string {
 	key := join(table, name)
-	if secretive(key) && !plainName().MatchString(name) {
-		return table + "." + notShown + ": unknown key"
-	}
-	near := ""
-	if meant := d.nearest(key); meant != "" {
+	near, meant := "", d.nearest(key)
+	switch {
+	case meant != "":
 		near = ", did you mean " + meant + "?"
+	case secretive(key):
+		return table + "." + notShown + ": unknown key"
 	}
 	return text.Visible(key, maxShown) + ": unknown key" + near
 }

@@ -1,9 +1,8 @@
 package config
 
 import (
-	"regexp"
 	"slices"
-	"sync"
+	"strings"
 	"time"
 )
 
@@ -46,18 +45,16 @@ func (c *LoadBalancers) table() Table {
 	}}
 }
 
-// targetGroupARN is compiled when a target group is configured, as it is the largest expression here.
-var targetGroupARN = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^arn:aws[a-z-]*:elasticloadbalancing:[a-z0-9-]+:\d{12}:targetgroup/[A-Za-z0-9-]{1,32}/[0-9a-f]{16}$`)
-})
-
 // targetGroups is a list of ARNs, or "all" alone.
 func targetGroups(at *[]string) value {
-	v := list(at, func(s string) bool { return s == "all" || targetGroupARN().MatchString(s) }, `a list of ARNs of target groups, or ["all"]`)
-	read := v.read // It judges each element alone.
-	v.read = func(got any) ([]string, bool) {
-		groups, ok := read(got)
-		return groups, ok && (len(groups) == 1 || !slices.Contains(groups, "all"))
+	isGroup := func(s string) bool {
+		return s == "all" || strings.HasPrefix(s, "arn:") && strings.Contains(s, ":targetgroup/")
+	}
+	v := list(at, isGroup, `a list of ARNs of target groups, or ["all"]`)
+	set := v.set
+	v.set = func(got any) bool {
+		groups, _ := got.([]any)
+		return (len(groups) == 1 || !slices.Contains(groups, "all")) && set(got)
 	}
 	return v
 }

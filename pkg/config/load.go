@@ -14,18 +14,6 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// Place is where a program's settings are unless a file is named, and what they are without a file.
-type Place[C any, P Pointer[C]] struct {
-	File     string // need not exist
-	Defaults C
-}
-
-// Usual is the place of nth's settings on a machine.
-func Usual() Place[Config, *Config] { return Place[Config, *Config]{DefaultFile, Default()} }
-
-// UsualQueue is the place of nth-queue's settings.
-func UsualQueue() Place[Queue, *Queue] { return Place[Queue, *Queue]{QueueFile, DefaultQueue()} }
-
 // Loaded is the result of Load.
 type Loaded[C any] struct {
 	Config C
@@ -37,11 +25,11 @@ type Loaded[C any] struct {
 	Warnings []string
 }
 
-// Load reads the settings from path and its drop-ins, path.d/*.toml, in lexical order; a later file overrides single
-// keys of an earlier one. An empty path stands for p.File. The error has one line for each fault in all files.
-func (p Place[C, P]) Load(path string) (Loaded[C], error) {
-	l := Loaded[C]{Config: p.Defaults, Origins: map[string]string{}}
-	if err := l.find(cmp.Or(path, p.File), path != ""); err != nil {
+// Load reads the settings from a file and its drop-ins, file.d/*.toml, in lexical order; a later file overrides single keys of an earlier one,
+// and the defaults are those of an empty file. If named, the file must exist. The error has one line for each fault in all files.
+func Load[C any, P Pointer[C]](file string, named bool, defaults C) (Loaded[C], error) {
+	l := Loaded[C]{Config: defaults, Origins: map[string]string{}}
+	if err := l.find(file, named); err != nil {
 		return Loaded[C]{}, err
 	}
 	d := decoder{known: knownOf(P(&l.Config).tables()), origins: l.Origins}
@@ -73,10 +61,10 @@ func (l *Loaded[C]) find(file string, named bool) error {
 	}
 	for _, entry := range dropins {
 		switch name := filepath.Join(file+".d", entry.Name()); {
-		case strings.HasPrefix(entry.Name(), "."): // Editors leave hidden files next to the one they have open.
-			l.Ignored = append(l.Ignored, name+": its name begins with a dot")
 		case filepath.Ext(name) != ".toml":
 			l.Ignored = append(l.Ignored, name+": its name does not end with .toml")
+		case strings.HasPrefix(entry.Name(), "."): // Editors leave hidden files next to the one they have open.
+			l.Ignored = append(l.Ignored, name+": its name begins with a dot")
 		default:
 			l.Files = append(l.Files, name)
 		}
@@ -84,14 +72,18 @@ func (l *Loaded[C]) find(file string, named bool) error {
 	return nil
 }
 
-// Limits of a file. The decoder's memory grows with the square of the depth: 20,000 levels took 12 GB.
-const (
-	maxSize  = 1 << 20 // bytes
-	maxDepth = 500     // brackets that are open, in texts and comments as well, or dots on one line
-)
+// maxSize is the largest size of a file, in bytes.
+const maxSize = 1 << 20
 
 // readFile reads a file. It reads at most one byte more than maxSize, so that decode refuses a file that is too large.
 func readFile(name string) (string, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return "", err
+	}
+	if info.Mode().Type()&fs.ModeNamedPipe != 0 { // Opening a pipe may take for ever.
+		return "", errors.New("must be a file, not a pipe")
+	}
 	file, err := os.Open(name)
 	if err != nil {
 		return "", err
@@ -99,23 +91,6 @@ func readFile(name string) (string, error) {
 	defer func() { _ = file.Close() }() // It was only read.
 	text, err := io.ReadAll(io.LimitReader(file, maxSize+1))
 	return string(text), err
-}
-
-// checkLimits returns an error for a text that is so large or so deep that the TOML decoder would take too much memory.
-func checkLimits(text string) error {
-	if len(text) > maxSize {
-		return fmt.Errorf("the file must have at most %d MiB", maxSize>>20)
-	}
-	depth, number := 0, 0 // of open brackets, and of the line
-	for line := range strings.Lines(text) {
-		number++
-		depth += strings.Count(line, "[") + strings.Count(line, "{")
-		if max(depth, strings.Count(line, ".")) > maxDepth {
-			return fmt.Errorf("line %d: lists, tables or keys are nested more than %d deep", number, maxDepth)
-		}
-		depth = max(0, depth-strings.Count(line, "]")-strings.Count(line, "}"))
-	}
-	return nil
 }
 
 // Decode reads the text of one file into cfg; keys that it does not contain, and faulty ones, keep their values. The name of the file is
@@ -127,7 +102,7 @@ func Decode[C any, P Pointer[C]](name string, text []byte, cfg P) error {
 }
 
 // known has what a file may have, by full key: settings, and nil for tables.
-type known map[string]value
+type known map[string]*value
 
 func knownOf(tables []Table) known {
 	k := known{}
@@ -136,7 +111,7 @@ func knownOf(tables []Table) known {
 			k[name] = nil // Tables that contain others are tables, too.
 		}
 		for _, s := range t.Settings {
-			k[fullKey(t, s)] = s.value
+			k[fullKey(t, s)] = &s.value
 		}
 	}
 	return k
@@ -179,14 +154,15 @@ func byLine(a, b fault) int { return cmp.Or(cmp.Compare(a.file, b.file), cmp.Com
 
 // decode reads the text of a file.
 func (d *decoder) decode(text string) {
-	if err := checkLimits(text); err != nil {
-		d.fatal = append(d.fatal, fault{file: d.file, text: err.Error()})
+	if len(text) > maxSize {
+		d.fatal = append(d.fatal, fault{file: d.file, text: fmt.Sprintf("the file must have at most %d MiB", maxSize>>20)})
 		return
 	}
 	var tree map[string]toml.Primitive
 	meta, err := toml.Decode(text, &tree)
-	if err != nil {
-		d.fatal = append(d.fatal, d.syntaxFault(err))
+	if err != nil { // The parser's text is left out: it repeats what it finds, which may be a secret.
+		parse, _ := errors.AsType[toml.ParseError](err)
+		d.fatal = append(d.fatal, fault{d.file, parse.Position.Line, "not valid TOML; a text needs quotes, and a key or table stands once"})
 		return
 	}
 	d.meta = meta
@@ -209,7 +185,7 @@ func (d *decoder) store(table string, found map[string]toml.Primitive) {
 		case setting == nil:
 			d.store(key, below)
 		case d.meta.PrimitiveDecode(entry, &got) != nil || !setting.set(got):
-			d.add(key, entry, wrong(key, got, setting.allowed()))
+			d.add(key, entry, wrong(key, got, setting.allowed))
 		default:
 			d.origins[key] = fmt.Sprintf("%s: line %d", d.file, d.line(entry))
 		}

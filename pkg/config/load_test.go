@@ -6,11 +6,11 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/nth-project/nth/pkg/config"
-	"github.com/nth-project/nth/pkg/event"
 )
 
 // write puts files, named relative to a new directory, in place and returns the path of the first.
@@ -47,64 +47,11 @@ func reload(t *testing.T, cfg config.Config) config.Config {
 // load reads the settings at a path.
 func load(t *testing.T, path string) config.Loaded[config.Config] {
 	t.Helper()
-	l, err := config.Usual().Load(path)
+	l, err := config.Load(path, true, config.Default())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return l
-}
-
-func TestEncode_EverySettingIsReadAgain(t *testing.T) {
-	own := 30 * time.Second
-	want := config.Config{
-		Common: config.Common{
-			DryRun:           true,
-			StateDirectory:   "/var/lib/nth",
-			RuntimeDirectory: "/run/nth",
-			Log:              config.Log{Level: "debug", Format: "json"},
-			Kubernetes: config.Kubernetes{
-				Kubeconfig: `/"quoted"/kubeconfig`, Heartbeat: 7 * time.Minute, Labels: true,
-			},
-			Drain: config.Drain{
-				ScriptsWait: 15 * time.Second,
-				Margin:      6 * time.Second, PodGracePeriod: &own, ProtectEmptyDir: true,
-				ProtectUnmanaged: true, RespectDoNotDisrupt: true, LoadBalancerWait: 7 * time.Second,
-			},
-			Webhook: config.Webhook{
-				URLFile: "/url", HeadersFile: "/headers", Template: "{{ .Text }}\n", CAFile: "/ca",
-				Cluster: "prod-1", At: []string{"announced", "over"},
-			},
-		},
-		HostRoot: "/host",
-		IMDS: config.IMDS{
-			Endpoint: "http://127.0.0.1:1338", Interval: time.Second, WithdrawnAfter: 9 * time.Second,
-			LifeCycles: []string{"spot", "on-demand"},
-		},
-		LoadBalancers: config.LoadBalancers{
-			TargetGroups: []string{"arn:aws-cn:elasticloadbalancing:cn-north-1:123456789012:targetgroup/web/0123456789abcdef"},
-		},
-		Events: config.Events{
-			Announced: config.Announced{
-				SpotInterruption:        config.Plain{Action: "cordon"},
-				RebalanceRecommendation: config.RebalanceRecommendation{Action: "drain", CordonFor: 0},
-				ScheduledMaintenance: config.ScheduledMaintenance{
-					Action: "notify", Lead: 10 * time.Second, HardDeadline: true,
-					Codes: map[string]string{
-						"instance-stop": "lead", "instance-retirement": "ignore", "system-reboot": "now", "instance-reboot": "notify",
-						"system-maintenance": "now", "other": "lead",
-					},
-				},
-				ASGTermination: config.ASGTermination{
-					Action: "ignore", Budget: 11 * time.Second, OnIncomplete: "abandon",
-				},
-			},
-			Shutdown:    config.Shutdown{Action: "notify", PowerKey: "logind"},
-			Hibernation: config.Plain{Action: "ignore"},
-		},
-	}
-	if got := reload(t, want); !same(got, want) {
-		t.Errorf("got  %+v\nwant %+v", got, want)
-	}
 }
 
 func TestLoad_DropInsOverrideSingleKeys(t *testing.T) {
@@ -143,7 +90,7 @@ func TestLoad_FaultsOfAllFilesAreOneError(t *testing.T) {
 		path + ".d/2.toml: line 3: log.levl: unknown key, did you mean log.level?",
 		path + ".d/3.toml: is a directory",
 	}, "\n")
-	if _, err := config.Usual().Load(path); err == nil || err.Error() != want {
+	if _, err := config.Load(path, true, config.Default()); err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}
 }
@@ -176,41 +123,17 @@ func TestLoad_OriginsAreTheLastFileAndItsLine(t *testing.T) {
 	}
 }
 
-func TestLoad_AFileThatIsNamedMustExist(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "nth.toml")
-	if _, err := config.Usual().Load(path); err == nil || err.Error() != path+": no such file or directory" {
-		t.Errorf("got %v", err)
+func TestLoad_AFileThatIsNamedMustBeOne(t *testing.T) {
+	path, pipe := filepath.Join(t.TempDir(), "nth.toml"), filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
 	}
-}
-
-func TestEveryKindOfEventHasATableWithAnAction(t *testing.T) {
-	actions := map[string]bool{}
-	for _, table := range config.Describe(config.Default()) {
-		for _, setting := range table.Settings {
-			if setting.Name == "action" {
-				actions[table.Name] = true
-			}
+	for file, want := range map[string]string{path: path + ": no such file or directory", pipe: pipe + ": must be a file, not a pipe"} {
+		if _, err := config.Load(file, true, config.Default()); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
 		}
 	}
-	for _, kind := range event.Kinds() {
-		if !actions["events."+string(kind)] {
-			t.Errorf("nothing sets the action for %s", kind)
-		}
-	}
-}
-
-func TestLoad_AnotherPlaceHasItsOwnFileAndDefaults(t *testing.T) {
-	place := config.Usual()
-	place.File = filepath.Join(t.TempDir(), "user-data")
-	place.Defaults.HostRoot = "/.bottlerocket/rootfs"
-	for _, text := range []string{"", "dry_run = true"} {
-		if text != "" {
-			if err := os.WriteFile(place.File, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if l, err := place.Load(""); err != nil || l.Config.DryRun != (text != "") || l.Config.HostRoot != "/.bottlerocket/rootfs" {
-			t.Errorf("with %q: %+v, %v", text, l.Config, err)
-		}
+	if l, err := config.Load(path, false, config.Default()); err != nil || !same(l.Config, config.Default()) {
+		t.Errorf("without a file: %+v, %v", l.Config, err)
 	}
 }

@@ -38,9 +38,9 @@ func (c *Fleet) table() Table {
 			"How many nodes are drained at once, 200 at most. What is gone within three minutes, such as a spot instance, does not wait, but counts. `0` is no limit."},
 		{"max_per_group", number(&c.MaxPerGroup, 0, 100_000),
 			"The same for nodes with one value of `group_label`. `0` is no limit."},
-		{"group_label", textOf(&c.GroupLabel, isKey, "a label's key"),
+		{"group_label", anyText(&c.GroupLabel),
 			"The label that makes nodes a group: the zone, or a node pool's name."},
-		{"managed_tag", optionalText(&c.ManagedTag, isTag, "a tag's key of up to 128 characters"),
+		{"managed_tag", anyText(&c.ManagedTag),
 			"Drain only nodes whose instance has a tag with this key. Empty is every node of the cluster."},
 		{"cluster", optionalText(&c.Cluster, isCluster, "a cluster's name of up to 106 characters"),
 			"NAME in the tag `kubernetes.io/cluster/NAME` of this cluster's instances. It says whose an instance without a Node is: see docs/queue.md. Empty is the name in `managed_tag`, if that is such a tag. Set it where Nodes do not name their instance: two instances of a region may have one private address."},
@@ -58,11 +58,6 @@ func (c *Fleet) table() Table {
 func isQueueURL(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && isEndpoint(s) && len(strings.Split(strings.Trim(u.Path, "/"), "/")) == 2
-}
-
-// isTag reports whether s can be a tag's key.
-func isTag(s string) bool {
-	return len(s) <= 128 && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' })
 }
 
 // isCluster reports whether s can be the end of a tag's key that begins with "kubernetes.io/cluster/".

@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // Common has the settings that both programs have.
@@ -92,9 +90,6 @@ func (c *Kubernetes) table(p program) Table {
 	)
 }
 
-// isKey reports whether s is the key of a label: a name, with or without a domain and a slash before it.
-func isKey(s string) bool { return len(validation.IsQualifiedName(s)) == 0 }
-
 // Drain is the table [drain].
 type Drain struct {
 	ScriptsWait         time.Duration // nth only; 0 is none
@@ -147,21 +142,21 @@ var phases = []string{"announced", "ended", "over"}
 // table describes the keys of the table, with their fields in c.
 func (c *Webhook) table() Table {
 	return Table{"webhook", "Where notices are posted to. docs/notices.md says when, and what a template can use.", []Setting{
-		{"url", secret{optionalText(&c.URL, isEndpoint, `a URL that begins with "https://" or "http://"`)},
+		{"url", hidden(optionalText(&c.URL, isEndpoint, `a URL that begins with "https://" or "http://"`)),
 			"The address, never printed or logged. Empty is what `url_file` says, or the service's credential `webhook-url`; without any, nothing is posted."},
 		{"url_file", optionalFile(&c.URLFile),
 			"A file that holds the address."},
-		{"headers", secret{headers(&c.Headers)},
+		{"headers", hidden(headers(&c.Headers)),
 			"Headers to send, such as `{ Authorization = \"...\" }`; their values are never printed or logged. `Content-Type` is `application/json` by default."},
 		{"headers_file", optionalFile(&c.HeadersFile),
 			"A file with further headers: lines `Name: value`, or a JSON object. Empty is the service's credential `webhook-headers`, if any."},
 		{"template", anyText(&c.Template),
 			"The template of what is posted, or the absolute path of its file, which is read at the start and at a reload. Empty is `{\"text\": \"...\"}` with one sentence."},
-		{"proxy", secret{optionalText(&c.Proxy, isProxy, `a URL that begins with "http://", "https://", "socks5://" or "tcp://"`)},
+		{"proxy", hidden(optionalText(&c.Proxy, isProxy, `a URL that begins with "http://", "https://", "socks5://" or "tcp://"`)),
 			"The proxy to use, never printed. Those in the environment are ignored."},
 		{"ca_file", optionalFile(&c.CAFile),
 			"Certificates, in PEM, to trust in addition to the system's."},
-		{"cluster", optionalText(&c.Cluster, func(s string) bool { return len(validation.IsValidLabelValue(s)) == 0 }, "a name of letters, digits, dashes and dots"),
+		{"cluster", anyText(&c.Cluster),
 			"The cluster's name in notices. Empty is the Node's label `alpha.eksctl.io/cluster-name`."},
 		{"at", list(&c.At, func(s string) bool { return slices.Contains(phases, s) }, "a list of any of "+quoteAll(phases)),
 			"When to post: an event is announced; the work for it has ended, well or not; it is over and undone."},

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"maps"
 	"net/url"
 	"path/filepath"
@@ -15,43 +16,36 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// value is one typed field of the settings. It knows which values are allowed, reads one from a decoded file, and shows it.
-type value interface {
-	// allowed completes the sentence "must be ...".
-	allowed() string
-	// set stores what the TOML decoder has found, and reports whether that is allowed.
-	set(got any) bool
-	// show writes the stored value in TOML, on one line.
-	show() string
+// value is one typed field of the settings.
+type value struct {
+	allowed string             // which values are allowed; completes "must be ..."
+	set     func(got any) bool // stores what the TOML decoder has found, and reports whether that is allowed
+	show    func() string      // writes the stored value in TOML, on one line
+	secret  bool               // It is never printed.
 }
 
-// single is a value of one Go type.
-type single[T any] struct {
-	at   *T
-	want string                  // completes "must be ..."
-	read func(got any) (T, bool) // converts what the decoder has found; false if it is not allowed
-	toml func(T) string
-}
-
-func (v single[T]) allowed() string { return v.want }
-func (v single[T]) show() string    { return v.toml(*v.at) }
-
-// set implements value.
-func (v single[T]) set(got any) bool {
-	read, ok := v.read(got)
-	if ok {
-		*v.at = read
+// field returns the value at a pointer. read converts what the decoder has found, and returns false if that is not allowed.
+func field[T any](at *T, allowed string, read func(got any) (T, bool), toml func(T) string) value {
+	set := func(got any) bool {
+		v, ok := read(got)
+		if ok {
+			*at = v
+		}
+		return ok
 	}
-	return ok
+	return value{allowed: allowed, set: set, show: func() string { return toml(*at) }}
 }
 
-// secret is a value that is never printed.
-type secret struct{ value }
+// hidden returns a value as a secret.
+func hidden(v value) value {
+	v.secret = true
+	return v
+}
 
 // boolean is true or false.
 func boolean(at *bool) value {
 	read := func(got any) (bool, bool) { b, ok := got.(bool); return b, ok }
-	return single[bool]{at, "true or false", read, strconv.FormatBool}
+	return field(at, "true or false", read, strconv.FormatBool)
 }
 
 // number is an integer from low to high.
@@ -60,7 +54,7 @@ func number(at *int, low, high int) value {
 		n, ok := got.(int64)
 		return int(n), ok && n >= int64(low) && n <= int64(high)
 	}
-	return single[int]{at, "a whole number from " + strconv.Itoa(low) + " to " + strconv.Itoa(high), read, strconv.Itoa}
+	return field(at, fmt.Sprintf("a whole number from %d to %d", low, high), read, strconv.Itoa)
 }
 
 // textOf is a string that good accepts and want describes.
@@ -69,7 +63,7 @@ func textOf(at *string, good func(string) bool, want string) value {
 		s, ok := got.(string)
 		return s, ok && good(s)
 	}
-	return single[string]{at, want, read, quote}
+	return field(at, want, read, quote)
 }
 
 // optionalText is a text, or empty.
@@ -98,7 +92,7 @@ func choice(at *string, of ...string) value {
 }
 
 // list is a list of strings of which good accepts each; the empty list is nil.
-func list(at *[]string, good func(string) bool, want string) single[[]string] {
+func list(at *[]string, good func(string) bool, want string) value {
 	read := func(got any) ([]string, bool) {
 		items, ok := got.([]any)
 		var found []string
@@ -109,7 +103,7 @@ func list(at *[]string, good func(string) bool, want string) single[[]string] {
 		}
 		return found, ok
 	}
-	return single[[]string]{at, want, read, func(all []string) string { return "[" + quoteAll(all) + "]" }}
+	return field(at, want, read, func(all []string) string { return "[" + quoteAll(all) + "]" })
 }
 
 // pairs is a table of names and texts, of which good accepts each. A file sets only the names that it has.
@@ -137,7 +131,7 @@ func pairs(at *map[string]string, good func(name, text string) bool, want string
 		}
 		return "{ " + strings.Join(shown, ", ") + " }"
 	}
-	return single[map[string]string]{at, want, read, show}
+	return field(at, want, read, show)
 }
 
 // headers is a table of HTTP headers.
@@ -149,7 +143,7 @@ func headers(at *map[string]string) value {
 
 // duration is a time.Duration from low to high, in Go's notation.
 func duration(at *time.Duration, low, high time.Duration) value {
-	return single[time.Duration]{at, durationWords(low, high), readDuration(low, high), quoteDuration}
+	return field(at, durationWords(low, high), readDuration(low, high), quoteDuration)
 }
 
 // optionalDuration is a duration, or empty, which is nil.
@@ -167,7 +161,7 @@ func optionalDuration(at **time.Duration, low, high time.Duration) value {
 		}
 		return quoteDuration(*d)
 	}
-	return single[*time.Duration]{at, durationWords(low, high) + `, or ""`, read, show}
+	return field(at, durationWords(low, high)+`, or ""`, read, show)
 }
 
 // durationWords completes "must be ..." for a duration.

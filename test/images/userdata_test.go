@@ -171,7 +171,7 @@ func judgeSettings(t *testing.T, settings string) {
 	if err := os.WriteFile(path, []byte(settings), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := config.Usual().Load(path); err != nil {
+	if _, err := config.Load(path, true, config.Default()); err != nil {
 		t.Errorf("nth does not take these settings: %v", err)
 	}
 }

@@ -60,7 +60,7 @@ func Command[C any, P config.Pointer[C]](
 			return cli.ConfigError{Fault: l.end()}
 		}
 		if len(loaded.Files) == 0 {
-			l.OK("settings", "the defaults; there is no %s", p.Place.File)
+			l.OK("settings", "the defaults; there is no %s", p.File)
 		}
 		for _, read := range loaded.Files {
 			l.OK("settings", "read %s", read)

@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/text"
@@ -64,12 +66,28 @@ func examine(name, dir string, now time.Time) report {
 
 // Running returns the last status of the daemon of that name, from its runtime directory. why is "" if the daemon runs. Otherwise it says that the
 // daemon does not run or hangs, so that the status is old or the zero value.
-func Running(name, dir string, now time.Time) (status state.Status, why string) {
-	found := examine(name, dir, now)
+func Running(name, dir string) (status state.Status, why string) {
+	found := examine(name, dir, time.Now())
 	if found.Status == nil {
 		return state.Status{}, found.Why
 	}
 	return *found.Status, found.Why
+}
+
+// startupTime is how long a daemon may take after its start until its status is complete, and startupPoll how often that is read meanwhile.
+const (
+	startupTime = 15 * time.Second
+	startupPoll = 250 * time.Millisecond
+)
+
+// AwaitStart is Running, but waits for a daemon that has just started until its status is complete.
+func AwaitStart(ctx context.Context, name, dir string, complete func(state.Status) bool) (status state.Status, why string) {
+	for {
+		status, why = Running(name, dir)
+		if why != "" || complete(status) || time.Since(status.Started) > startupTime || !loop.Await(ctx, nil, startupPoll) {
+			return status, why
+		}
+	}
 }
 
 // alive reports whether there is a process with this ID.
@@ -183,9 +201,8 @@ func StatusCommand[C any, P config.Pointer[C]](p settings.Program[C, P], long st
 		if err != nil && *path != "" {
 			return err
 		}
-		if err != nil {
+		if err != nil { // The defaults say where the status is.
 			fmt.Fprintln(cmd.ErrOrStderr(), err)
-			l.Config = p.Defaults()
 		}
 		found := examine(p.Name, P(&l.Config).Base().RuntimeDirectory, time.Now())
 		if !*asJSON {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -16,24 +17,28 @@ func UntilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 	return ctx, stop
 }
 
-// ReportTimeout is how long a program that stops waits for its listeners to report what has happened. All of them need less, unless a disk
-// hangs, and that must not keep the program from stopping.
-const ReportTimeout = 5 * time.Second
+// reportTimeout is how long a program that stops waits for the work of RunWith. All of it needs less, unless a disk hangs, and that must not
+// keep the program from stopping.
+const reportTimeout = 5 * time.Second
 
-// Within waits up to the limit for a function to return, and reports whether it has. If it has not, it continues in the background.
-func Within(limit time.Duration, wait func()) bool {
+// RunWith calls run, which is a daemon, and does some work in the background meanwhile, such as reporting what the daemon does. The work's
+// context ends after run has returned, so that the end is reported, too. Work that hangs is left running after reportTimeout.
+func RunWith(ctx context.Context, run func(context.Context), work ...func(context.Context)) {
+	working, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var all sync.WaitGroup
+	for _, w := range work {
+		all.Go(func() { w(working) })
+	}
+	run(ctx)
+	stop()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		wait()
+		all.Wait()
 	}()
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
 	select {
 	case <-ended:
-		return true
-	case <-timer.C:
-		return false
+	case <-time.After(reportTimeout):
 	}
 }
 

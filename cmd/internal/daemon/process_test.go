@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -8,14 +9,17 @@ import (
 	"github.com/nth-project/nth/cmd/internal/daemon"
 )
 
-func TestWithin_waits_for_what_ends_and_not_for_what_hangs(t *testing.T) {
+func TestRunWith_LeavesBehindOnlyWorkThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		began, hangs := time.Now(), make(chan struct{})
-		if !daemon.Within(5*time.Second, func() { time.Sleep(time.Second) }) || time.Since(began) != time.Second {
-			t.Errorf("what ends was waited for for %s", time.Since(began))
-		}
-		if daemon.Within(5*time.Second, func() { <-hangs }) || time.Since(began) != 6*time.Second {
-			t.Errorf("what hangs was waited for for %s", time.Since(began)-time.Second)
+		hangs, run := make(chan struct{}), func(context.Context) {}
+		for limit, work := range map[time.Duration]func(context.Context){
+			time.Second:     func(ctx context.Context) { <-ctx.Done(); time.Sleep(time.Second) },
+			5 * time.Second: func(context.Context) { <-hangs },
+		} {
+			began := time.Now()
+			if daemon.RunWith(t.Context(), run, work); time.Since(began) != limit {
+				t.Errorf("it ended after %s, want %s", time.Since(began), limit)
+			}
 		}
 		close(hangs)
 	})

@@ -20,21 +20,22 @@ import (
 
 // Program describes where a program's settings come from.
 type Program[C any, P config.Pointer[C]] struct {
-	Name  string
-	Place config.Place[C, P]
+	Name     string
+	File     string // is read unless another one is named; need not exist
+	Defaults C      // without any file
 	// Settle sets what the files leave to the host. This and the following function may be nil.
 	Settle func(P)
 	// Lacks returns why "run" cannot start with the settings; nil if it can.
 	Lacks func(P) error
 }
 
-// Load loads the files at a path, or the default ones if it is empty. An error is a cli.ConfigError.
+// Load loads the files at a path, or the default ones if it is empty. An error is a cli.ConfigError; the settings are the defaults then.
 func (p Program[C, P]) Load(path string) (config.Loaded[C], error) {
-	l, err := p.Place.Load(path)
+	l, err := config.Load[C, P](cmp.Or(path, p.File), path != "", p.Defaults)
 	if err != nil {
-		return l, cli.ConfigError{Fault: err}
+		return config.Loaded[C]{Config: p.settled(p.Defaults)}, cli.ConfigError{Fault: err}
 	}
-	p.settle(&l.Config)
+	l.Config = p.settled(l.Config)
 	return l, nil
 }
 
@@ -61,21 +62,15 @@ func (p Program[C, P]) Lack(cfg P) error {
 	return nil
 }
 
-// Defaults returns the settings that hold without any file.
-func (p Program[C, P]) Defaults() C {
-	cfg := p.Place.Defaults
-	p.settle(&cfg)
-	return cfg
-}
-
-// settle sets what the files leave to the host, and the directories that systemd has made for the service.
-func (p Program[C, P]) settle(cfg P) {
+// settled returns the settings with what the files leave to the host, and the directories that systemd has made for the service.
+func (p Program[C, P]) settled(cfg C) C {
 	if p.Settle != nil {
-		p.Settle(cfg)
+		p.Settle(&cfg)
 	}
-	base := cfg.Base()
+	base := P(&cfg).Base()
 	base.StateDirectory = directoryFrom("STATE_DIRECTORY", base.StateDirectory)
 	base.RuntimeDirectory = directoryFrom("RUNTIME_DIRECTORY", base.RuntimeDirectory)
+	return cfg
 }
 
 // directoryFrom returns the first directory that systemd lists in an environment variable; otherwise if it lists none.
@@ -99,7 +94,7 @@ func Credential(program, name string) string {
 
 // ConfigFlag defines --config, and returns where the path will be: "" stands for the default files.
 func (p Program[C, P]) ConfigFlag(cmd *cobra.Command) *string {
-	path := cli.FileFlag(cmd, "config", fmt.Sprintf("read FILE and the drop-ins in FILE.d instead of %s and its drop-ins", p.Place.File))
+	path := cli.FileFlag(cmd, "config", fmt.Sprintf("read FILE and the drop-ins in FILE.d instead of %s and its drop-ins", p.File))
 	_ = cmd.MarkFlagFilename("config", "toml") // It fails only for a flag that is not defined.
 	return path
 }
@@ -160,7 +155,7 @@ func (p Program[C, P]) check(path string, out io.Writer) error {
 		return err
 	}
 	if len(l.Files) == 0 {
-		l.Files = []string{p.Place.File + " (absent)"}
+		l.Files = []string{p.File + " (absent)"}
 	}
 	_, err = fmt.Fprintf(out, "%s: ok\n", strings.Join(l.Files, ", "))
 	return err
@@ -185,7 +180,7 @@ secret. The result is validated before it is printed: status 78 and one line for
 		RunE: func(cmd *cobra.Command, args []string) error {
 			text, err := convert(args[0], queue)
 			if err == nil {
-				cfg := p.Place.Defaults
+				cfg := p.Defaults
 				err = config.Decode[C, P](p.Name+".toml", []byte(text), &cfg)
 			}
 			if err != nil {
