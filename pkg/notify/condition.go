@@ -210,18 +210,22 @@ func (n *KubernetesNode) updateNode(ctx context.Context, id Identity) (again tim
 	}
 	metadata := map[string]any{}
 	existing := findCondition(node)
-	if foreign := !strings.HasPrefix(existing.Message, mark(opts)); foreign && existing.Status == corev1.ConditionTrue && wanted.Status == corev1.ConditionFalse {
+	foreign := existing.Status == corev1.ConditionTrue && !strings.HasPrefix(existing.Message, mark(opts))
+	if foreign && wanted.Status == corev1.ConditionFalse {
 		// nth-queue knows of an interruption that the machine does not: its condition and labels stay, with our heartbeat.
 		wanted.Status, wanted.Reason, wanted.Message = existing.Status, existing.Reason, existing.Message
 		metadata["resourceVersion"] = node.ResourceVersion
 	} else if labels := changedLabels(node, open); opts.Labels && !opts.DryRun && len(labels) > 0 {
 		metadata["labels"] = labels
 	}
-	missing := existing.Type == "" && wanted.Status == corev1.ConditionTrue
-	news := missing || existing.Type != "" && !sameContent(existing, wanted) || metadata["labels"] != nil
+	differs := !sameContent(existing, wanted)
+	if existing.Type == "" { // Where nothing was ever announced, there is no condition.
+		differs = wanted.Status == corev1.ConditionTrue
+	}
+	news := differs || metadata["labels"] != nil
 	beats := opts.Heartbeat > 0 && opts.Alive()
 	if !news && !beats {
-		return silence, nil // Where nothing was ever announced, there is no condition. A heartbeat would claim that nth does its work.
+		return silence, nil // A heartbeat would claim that nth does its work.
 	}
 	now := metav1.Now()
 	wanted.LastHeartbeatTime, wanted.LastTransitionTime = now, now

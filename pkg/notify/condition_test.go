@@ -94,38 +94,8 @@ func TestCondition_FollowsTheRecordAtAStart(t *testing.T) {
 	})
 }
 
-// On call, operators look here whether pods still come.
-func TestCondition_SaysThatAnOpenNodeIsOpen(t *testing.T) {
-	opened := func(phase state.Phase) state.Entry {
-		e := spot(phase)
-		e.CordonedAt, e.ReleasedAt = e.FirstSeen, e.FirstSeen
-		return e
-	}
-	left := spot(state.Draining)
-	left.LeftAlone = true
-	for name, test := range map[string]struct {
-		entry state.Entry
-		words string
-	}{
-		"uncordoned":                  {opened(state.Cordoned), "nothing more will be done (someone uncordoned the node)"},
-		"uncordoned when drained":     {opened(state.Drained), "nothing more will be done (someone uncordoned the node)"},
-		"uncordoned during its drain": {opened(state.Draining), "drain now (the node is being drained)"},
-		"opted out":                   {left, "the node is left alone because of its annotation"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, bare, func(s *stage) {
-				s.entries = []state.Entry{test.entry}
-				s.start()
-				s.want(corev1.ConditionTrue, "SpotInterruption", test.words)
-				if said := s.cluster.condition().Message; strings.Contains(said, "is cordoned") || strings.Contains(said, "is drained") {
-					t.Errorf("the condition says %q", said)
-				}
-			})
-		})
-	}
-}
-
-func TestCondition_NamesAllEventsTheNearestDeadlineFirst(t *testing.T) {
+// The nearest deadline comes first. On call, operators look here whether pods still come.
+func TestCondition_SaysWhatStands(t *testing.T) {
 	reboot := entry("m", event.ScheduledMaintenance, state.Seen)
 	reboot.Event.Code, reboot.Event.Deadline = "system-reboot", time.Date(2000, 1, 2, 0, 0, 0, 0, time.UTC)
 	missing := entry("r", event.RebalanceRecommendation, state.Seen)
@@ -134,33 +104,48 @@ func TestCondition_NamesAllEventsTheNearestDeadlineFirst(t *testing.T) {
 	ignored.Event.Code, ignored.Event.Deadline = "system-maintenance", time.Date(2000, 1, 1, 0, 1, 0, 0, time.UTC)
 	cordoned := spot(state.Cordoned)
 	cordoned.CordonedAt = cordoned.FirstSeen
+	opened := func(phase state.Phase) state.Entry {
+		e := spot(phase)
+		e.CordonedAt, e.ReleasedAt = e.FirstSeen, e.FirstSeen
+		return e
+	}
+	left := spot(state.Draining)
+	left.LeftAlone = true
+	const isOpen = "nothing more will be done (someone uncordoned the node)"
 	for name, test := range map[string]struct {
 		entries []state.Entry
-		reason  string
+		reason  string // "" is no condition
 		words   []string
+		open    bool
 	}{
-		"a deadline before none":         {[]state.Entry{missing, reboot}, "ScheduledMaintenance", []string{"Also: ", "no longer announced"}},
-		"the nearest of two":             {[]state.Entry{reboot, cordoned}, "SpotInterruption", []string{"is cordoned", "system-reboot at"}},
-		"what is ignored does not count": {[]state.Entry{ignored, missing}, "RebalanceRecommendation", nil},
-		"a kind of its own":              {[]state.Entry{entry("s", event.Shutdown, state.Draining)}, "Shutdown", []string{"is shutting down"}},
+		"a deadline before none":         {[]state.Entry{missing, reboot}, "ScheduledMaintenance", []string{"Also: ", "no longer announced"}, false},
+		"the nearest of two":             {[]state.Entry{reboot, cordoned}, "SpotInterruption", []string{"is cordoned", "system-reboot at"}, false},
+		"what is ignored does not count": {[]state.Entry{ignored, missing}, "RebalanceRecommendation", nil, false},
+		"nothing but what is ignored":    {[]state.Entry{ignored}, "", nil, false},
+		"a kind of its own":              {[]state.Entry{entry("s", event.Shutdown, state.Draining)}, "Shutdown", []string{"is shutting down"}, false},
+		"uncordoned":                     {[]state.Entry{opened(state.Cordoned)}, "SpotInterruption", []string{isOpen}, true},
+		"uncordoned when drained":        {[]state.Entry{opened(state.Drained)}, "SpotInterruption", []string{isOpen}, true},
+		"uncordoned during its drain":    {[]state.Entry{opened(state.Draining)}, "SpotInterruption", []string{"drain now (the node is being drained)"}, true},
+		"opted out":                      {[]state.Entry{left}, "SpotInterruption", []string{"the node is left alone because of its annotation"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			play(t, bare, func(s *stage) {
 				s.entries = test.entries
 				s.start()
+				c := s.cluster.condition()
+				if test.reason == "" {
+					if c != nil {
+						t.Errorf("the condition is %+v, want none", c)
+					}
+					return
+				}
 				s.want(corev1.ConditionTrue, test.reason, test.words...)
+				if test.open && (strings.Contains(c.Message, "is cordoned") || strings.Contains(c.Message, "is drained")) {
+					t.Errorf("the condition says %q", c.Message)
+				}
 			})
 		})
 	}
-	t.Run("nothing but what is ignored", func(t *testing.T) {
-		play(t, bare, func(s *stage) {
-			s.entries = []state.Entry{ignored}
-			s.start()
-			if c := s.cluster.condition(); c != nil {
-				t.Errorf("the condition is %+v, want none", c)
-			}
-		})
-	})
 }
 
 func TestCondition_IsWrittenAtOnceIfNothingIsDone(t *testing.T) {

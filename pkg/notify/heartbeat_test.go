@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -109,10 +110,7 @@ func TestHeartbeat_DoesNotHoldUpWhatIsAnnounced(t *testing.T) {
 		s.tell(announced(spot(state.Seen)))
 		s.pass(10 * time.Second)
 		s.want(corev1.ConditionTrue, "SpotInterruption")
-		closed := spot(state.Closed)
-		closed.Ending = state.Withdrawn
-		s.tell(step(state.Done, "uncordon", closed))
-		s.pass(10 * time.Second)
+		s.over()
 		s.want(corev1.ConditionFalse, "NothingPending")
 	})
 }
@@ -136,7 +134,7 @@ func TestHeartbeat_OfADryRunReportsNoEvent(t *testing.T) {
 	})
 }
 
-// nth-queue hears of failed status checks, of which the machine tells nothing.
+// nth-queue hears of failed status checks, of which the machine knows nothing. Its condition and labels stay until the machine has an event.
 func TestHeartbeat_LeavesWhatNTHQueueHasAnnounced(t *testing.T) {
 	queues := stale()
 	queues.Reason, queues.Message = "StatusCheckFailed", "nth-queue: EC2 says that the machine is impaired"
@@ -149,16 +147,25 @@ func TestHeartbeat_LeavesWhatNTHQueueHasAnnounced(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			play(t, func(t *testing.T) *cluster { return newCluster(t, queues) }, func(s *stage) {
 				beating(s)
-				s.opts.Heartbeat, s.opts.DryRun = c.interval, c.dry
+				s.cluster.labels[notify.KindLabel] = "status-check"
+				s.opts.Heartbeat, s.opts.DryRun, s.opts.Labels = c.interval, c.dry, true
 				s.start()
 				s.pass(time.Hour)
 				s.want(corev1.ConditionTrue, "StatusCheckFailed")
+				s.wantLabels("status-check", "")
 				if age := s.age(); (age < 6*time.Minute) != (c.interval > 0) {
 					t.Errorf("the heartbeat is %s old", age)
 				}
 				if now := s.cluster.condition(); now.Message != queues.Message || !now.LastTransitionTime.Equal(&queues.LastTransitionTime) {
 					t.Errorf("the condition became %+v", now)
 				}
+				if c.dry {
+					return
+				}
+				s.tell(announced(spot(state.Seen)))
+				s.pass(time.Second)
+				s.want(corev1.ConditionTrue, "SpotInterruption")
+				s.wantLabels("spot-interruption", "")
 			})
 		})
 	}

@@ -80,30 +80,3 @@ func TestLabels_FollowTheStandingEvents(t *testing.T) {
 		})
 	}
 }
-
-func TestLabels_BelongToTheWriterOfTheCondition(t *testing.T) {
-	for name, c := range map[string]struct {
-		writer     string
-		event      bool
-		want, ends string
-	}{
-		"another's":                 {writer: "nth-queue", want: "status-check", ends: "status-check"},
-		"another's, and an event":   {writer: "nth-queue", event: true, want: "spot-interruption"},
-		"nth's, of an event before": {writer: "nth"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			condition := stale()
-			condition.Message = c.writer + ": EC2 says that the machine is impaired"
-			play(t, func(t *testing.T) *cluster { return newCluster(t, condition) }, func(s *stage) {
-				s.cluster.labels[notify.KindLabel], s.opts.Labels = "status-check", true
-				if c.event {
-					s.entries = []state.Entry{spot(state.Draining)}
-				}
-				s.start()
-				s.wantLabels(c.want, "")
-				s.over()
-				s.wantLabels(c.ends, "")
-			})
-		})
-	}
-}
