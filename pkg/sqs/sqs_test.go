@@ -181,11 +181,11 @@ func TestMessage_IsWorkedOnOnceAndDeleted(t *testing.T) {
 				}
 				do(row.end, id)
 				m.Done()
-				r.pass(time.Hour)
+				r.pass(15 * time.Minute)
 				if r.Visible()+r.InFlight() > 0 && !row.another || len(r.taken) > 0 || r.queue.Status().Held > 0 {
-					t.Errorf("after an hour the queue has %d and %d messages, and %d were taken again", r.Visible(), r.InFlight(), len(r.taken))
+					t.Errorf("after a quarter of an hour the queue has %d and %d messages, and %d were taken again", r.Visible(), r.InFlight(), len(r.taken))
 				}
-				r.pass(time.Hour)
+				r.pass(15 * time.Minute)
 				r.mustBe(0, 0)
 				r.mustReport(sqs.Lost, row.lost)
 				if len(r.taken) > 0 {

@@ -116,14 +116,14 @@ func (s *Service) Reveal(id string) {
 	s.notify()
 }
 
-// Steal receives a message for another consumer: all earlier receipt handles are stale.
+// Steal receives a message for another consumer, for ten minutes: all earlier receipt handles are stale.
 func (s *Service) Steal(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range s.messages {
 		if m.id == id {
 			m.receives++
-			m.handle, m.visibleAt = "stolen", time.Now().Add(time.Hour)
+			m.handle, m.visibleAt = "stolen", time.Now().Add(10*time.Minute)
 		}
 	}
 }
