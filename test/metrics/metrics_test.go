@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,7 +14,6 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
-	"github.com/nth-project/nth/pkg/sqs/sqstest"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/cache"
 	"github.com/nth-project/nth/test/internal/daemon"
@@ -154,15 +152,12 @@ func startNth(t *testing.T, node *lab.Node, settings string) (nth *daemon.Daemon
 }
 
 func startQueue(t *testing.T, node *lab.Node, settings string) (nth *daemon.Daemon, interrupt func()) {
-	messages := sqstest.NewServer()
-	t.Cleanup(messages.Close)
-	aws := httptest.NewServer(messages)
-	t.Cleanup(aws.Close)
-	instance := fmt.Sprintf("i-%017x", time.Now().UnixNano())
+	aws := region.New(t)
+	instance := aws.NewInstance("", nil)
 	region.Bind(t, lab.Shared(t), node, instance)
-	nth = daemon.StartQueue(t, daemon.QueueOptions{Kubeconfig: lab.Shared(t).Kubeconfig, URL: messages.QueueURL(), Endpoint: aws.URL, Settings: settings})
+	nth = daemon.StartQueue(t, daemon.QueueOptions{Kubeconfig: lab.Shared(t).Kubeconfig, URL: aws.QueueURL, Endpoint: aws.URL, Settings: settings})
 	nth.WaitStatus(t, "reading the queue")
-	return nth, func() { messages.Send(region.OfAnyAccount(region.Spot(instance)), "what is this?") }
+	return nth, func() { aws.Send(t, region.Spot(instance), "what is this?") }
 }
 
 func TestAlerts_AreRightAndSayWhatTheyShould(t *testing.T) {

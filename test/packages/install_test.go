@@ -10,6 +10,7 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/host"
 	"github.com/nth-project/nth/test/internal/lab"
+	"github.com/nth-project/nth/test/internal/machine"
 )
 
 // placeholder is a kubeconfig that names no cluster yet: Canonical's image for EKS has it before it is a node, and its bootstrap script
@@ -38,7 +39,7 @@ users:
 
 // Some images are made on a machine that runs, as Packer does it, and is no node; others in a root directory with no service manager in it.
 func TestDeb_StartsNothingWhereAnImageIsMade(t *testing.T) {
-	onEverySuite(t, func(t *testing.T, suite string) {
+	machine.OnSuites(t, func(t *testing.T, suite string) {
 		h := bareHost(t, suite)
 		h.Write(t, "/var/lib/kubelet/kubeconfig", placeholder)
 		for _, v := range []host.Version{host.Older, host.Newer} {
@@ -71,7 +72,7 @@ func TestDeb_StartsNothingWhereAnImageIsMade(t *testing.T) {
 const edit = "# edited\n"
 
 func TestDeb_KeepsDecisionsAndLeavesNothing(t *testing.T) {
-	onEverySuite(t, func(t *testing.T, suite string) {
+	machine.OnSuites(t, func(t *testing.T, suite string) {
 		h := bareHost(t, suite)
 		h.Join(t)
 		older, newer := h.PutPackage(t, host.Older, "deb"), h.PutPackage(t, host.Newer, "deb")
@@ -120,7 +121,7 @@ func TestDeb_KeepsDecisionsAndLeavesNothing(t *testing.T) {
 }
 
 func TestUpgrade_InMidDrainContinuesIt(t *testing.T) {
-	onEverySuite(t, func(t *testing.T, suite string) {
+	machine.OnSuites(t, func(t *testing.T, suite string) {
 		h := newHost(t, suite)
 		h.Node.AddDeployment(t, "web", 2)
 		h.Node.AddPods(t, "stubborn", 2, lab.Grace(90*time.Second), lab.NeverGoes())
@@ -161,7 +162,7 @@ func TestUpgrade_InMidDrainContinuesIt(t *testing.T) {
 // The distributions of this family cannot be booted here. Their rpm can be had on Debian, and runs the package's scripts
 // as it would there; what it cannot do is find what the package depends on.
 func TestRPM_LivesItsLife(t *testing.T) {
-	onEverySuite(t, func(t *testing.T, suite string) {
+	machine.OnSuites(t, func(t *testing.T, suite string) {
 		h := bareHost(t, suite)
 		older, newer := h.PutPackage(t, host.Older, "rpm"), h.PutPackage(t, host.Newer, "rpm")
 		// Where there is no node, and where presets forbid it, nothing is started, and what is stopped stays so.

@@ -16,18 +16,6 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(lab.Main(m, 4)) }
 
-// onEverySuite runs a test on a machine of each of its suites, side by side with the others.
-func onEverySuite(t *testing.T, test func(t *testing.T, suite string)) {
-	t.Helper()
-	t.Parallel()
-	for _, suite := range machine.SuitesOf(t.Name()) {
-		t.Run(suite, func(t *testing.T) {
-			t.Parallel()
-			test(t, suite)
-		})
-	}
-}
-
 // newHost boots a machine on which nth watches over a node.
 func newHost(t *testing.T, suite string) *host.Host {
 	t.Helper()

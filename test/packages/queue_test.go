@@ -2,17 +2,14 @@ package packages
 
 import (
 	"fmt"
-	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/nth-project/nth/pkg/sqs/sqstest"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/host"
 	"github.com/nth-project/nth/test/internal/lab"
@@ -30,7 +27,7 @@ func installQueue(t *testing.T, m *machine.Machine, v host.Version) {
 // One host from the installation to the purge. The service has no rights on the machine but to read a copy of the kubeconfig, which is
 // root's.
 func TestQueue_FromInstallationToPurge(t *testing.T) {
-	onEverySuite(t, func(t *testing.T, suite string) {
+	machine.OnSuites(t, func(t *testing.T, suite string) {
 		m := machine.Boot(t, suite)
 		before := files(t, m)
 		installQueue(t, m, host.Older)
@@ -55,10 +52,7 @@ func TestQueue_FromInstallationToPurge(t *testing.T) {
 			t.Errorf("it was tried again %s times", restarts)
 		}
 
-		messages := sqstest.NewServer()
-		t.Cleanup(messages.Close)
-		aws := httptest.NewServer(messages)
-		t.Cleanup(aws.Close)
+		aws := region.New(t)
 		m.Write(t, "/etc/nth/nth-queue.toml.d/50-site.toml", "[queue]\nurl = \"https://sqs.eu-central-1.amazonaws.com/123456789012/interruptions\"\n")
 		m.Run(t, "chmod", "644", "/etc/nth/nth-queue.toml.d/50-site.toml")
 		m.Try(t, "systemctl", "restart", "nth-queue")
@@ -66,14 +60,14 @@ func TestQueue_FromInstallationToPurge(t *testing.T) {
 			!strings.Contains(said, "there is neither a kubeconfig") || m.Property(t, "nth-queue", "NRestarts") != "0" {
 			t.Errorf("without a kubeconfig it ended with status %s, and said\n%s", status, said)
 		}
-		configureQueue(t, m, messages.QueueURL(), aws.URL)
+		configureQueue(t, m, aws)
 		m.Run(t, "systemctl", "enable", "--now", "nth-queue")
 		mustBe(t, m, "nth-queue", "enabled", "active")
 		if user := m.Run(t, "stat", "--format=%U", "/proc/"+m.Property(t, "nth-queue", "MainPID")); user == "root" {
 			t.Error("nth-queue runs as root")
 		}
-		mustDrainByMessage(t, messages)
-		m.Await(t, "the queue is empty", func() bool { return messages.Visible()+messages.InFlight() == 0 })
+		mustDrainByMessage(t, aws)
+		aws.WaitEmpty(t)
 		if len(m.Journal(t, "--boot", "--unit=nth-queue", "--identifier=nth-queue", "MESSAGE_ID="+systemd.Drained)) == 0 {
 			t.Errorf("journalctl --identifier=nth-queue does not show the drain")
 		}
@@ -87,7 +81,7 @@ func TestQueue_FromInstallationToPurge(t *testing.T) {
 		if said := m.Run(t, "nth-queue", "version"); !strings.HasPrefix(said, "nth-queue version "+string(host.Newer)+" ") {
 			t.Errorf("the program says %q", said)
 		}
-		mustDrainByMessage(t, messages)
+		mustDrainByMessage(t, aws)
 		m.Run(t, "systemctl", "stop", "nth-queue")
 		if status := m.Property(t, "nth-queue", "ExecMainStatus"); status != "0" {
 			t.Errorf("nth-queue stopped with status %s", status)
@@ -106,7 +100,7 @@ func TestQueue_FromInstallationToPurge(t *testing.T) {
 
 // configureQueue writes what an administrator writes, and credentials for AWS, which an instance's role brings otherwise. It gives the
 // group more rights than it needs: that those of the manifest are enough is judged in test/queue.
-func configureQueue(t *testing.T, m *machine.Machine, url, endpoint string) {
+func configureQueue(t *testing.T, m *machine.Machine, aws *region.Region) {
 	t.Helper()
 	config, err := clientcmd.LoadFromFile(lab.Shared(t).AddUser(t, "nth-queue", "nth-queue").Kubeconfig)
 	if err == nil {
@@ -120,11 +114,11 @@ func configureQueue(t *testing.T, m *machine.Machine, url, endpoint string) {
 		t.Fatal(err)
 	}
 	m.Write(t, "/etc/nth/nth-queue.kubeconfig", string(text))
-	m.Write(t, "/etc/nth/nth-queue.toml.d/50-site.toml", fmt.Sprintf("[queue]\nurl = %q\n", url))
+	m.Write(t, "/etc/nth/nth-queue.toml.d/50-site.toml", fmt.Sprintf("[queue]\nurl = %q\n", aws.QueueURL))
 	m.Run(t, "chmod", "644", "/etc/nth/nth-queue.toml.d/50-site.toml") // as an editor leaves it
 	m.Write(t, "/etc/systemd/system/nth-queue.service.d/50-test.conf", "[Service]\n"+
 		"Environment=AWS_ACCESS_KEY_ID=AKIDEXAMPLE0000001 AWS_SECRET_ACCESS_KEY=secret AWS_EC2_METADATA_DISABLED=true "+
-		"AWS_REGION=eu-central-1 AWS_ENDPOINT_URL="+endpoint+"\n")
+		"AWS_REGION="+region.Name+" AWS_ENDPOINT_URL="+aws.URL+"\n")
 	m.Run(t, "systemctl", "daemon-reload")
 	_, err = lab.Shared(t).Admin.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "nth-queue-"},
@@ -137,11 +131,10 @@ func configureQueue(t *testing.T, m *machine.Machine, url, endpoint string) {
 }
 
 // mustDrainByMessage adds a node, sends that its instance is interrupted, and waits until it is empty.
-func mustDrainByMessage(t *testing.T, messages *sqstest.Server) {
+func mustDrainByMessage(t *testing.T, aws *region.Region) {
 	t.Helper()
-	node, instance := lab.Shared(t).AddNode(t), fmt.Sprintf("i-%017x", time.Now().UnixNano())
-	region.Bind(t, lab.Shared(t), node, instance)
+	node, instance := aws.AddInstance(t, lab.Shared(t), nil)
 	node.AddDeployment(t, "web", 2)
-	messages.Send(region.OfAnyAccount(region.Spot(instance)))
+	aws.Send(t, region.Spot(instance))
 	node.WaitEmpty(t)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/host"
+	"github.com/nth-project/nth/test/internal/machine"
 )
 
 // brief lets a notice that is missing for a second count as withdrawn, so that one machine can be doomed many times. It continues the
@@ -21,7 +22,7 @@ const brief = "withdrawn_after = \"1s\"\n"
 
 // One machine, on which one thing after the other is tried of the service.
 func TestService_OnANode(t *testing.T) {
-	onEverySuite(t, func(t *testing.T, suite string) {
+	machine.OnSuites(t, func(t *testing.T, suite string) {
 		h := bareHost(t, suite)
 		h.Configure(t, brief)
 		h.Join(t)

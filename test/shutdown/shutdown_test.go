@@ -26,15 +26,11 @@ const (
 // onEverySuite runs a test on a machine of each suite, on which nth holds its lock.
 func onEverySuite(t *testing.T, test func(t *testing.T, h *host.Host)) {
 	t.Helper()
-	t.Parallel()
-	for _, suite := range machine.SuitesOf(t.Name()) {
-		t.Run(suite, func(t *testing.T) {
-			t.Parallel()
-			h := host.New(t, lab.Shared(t), suite)
-			h.AwaitLock(t, "nth", "shutdown")
-			test(t, h)
-		})
-	}
+	machine.OnSuites(t, func(t *testing.T, suite string) {
+		h := host.New(t, lab.Shared(t), suite)
+		h.AwaitLock(t, "nth", "shutdown")
+		test(t, h)
+	})
 }
 
 // mustBeDrained fails the test unless the node is cordoned and has no pod left that can be moved.
@@ -189,7 +185,7 @@ func TestNotice_OnAStarvedMachineWithoutAJournalDrains(t *testing.T) {
 func TestShutdown_WithoutAnAPIServerEndsAllTheSame(t *testing.T) {
 	t.Parallel()
 	cp := lab.ForTest(t)
-	h := host.New(t, cp, machine.SuitesOf(t.Name())[0])
+	h := host.New(t, cp, machine.SuiteOf(t.Name()))
 	h.Write(t, "/etc/systemd/logind.conf.d/85-site.conf", "[Login]\nInhibitDelayMaxSec=10\n")
 	h.Run(t, "chmod", "-R", "a+rX", "/etc/systemd/logind.conf.d")
 	h.Run(t, "systemctl", "restart", "systemd-logind")

@@ -73,7 +73,7 @@ func (s suite) ensure(ctx context.Context, top string, out io.Writer) error {
 
 // compile runs one go build for all programs of the suite.
 func (s suite) compile(ctx context.Context, top, into string, out io.Writer) error {
-	version, err := s.version(ctx, top)
+	version, err := s.version(top)
 	if err != nil {
 		return err
 	}
@@ -94,37 +94,25 @@ func (s suite) compile(ctx context.Context, top, into string, out io.Writer) err
 	log := &buildLog{stale: stale}
 	build.Stderr = log
 	begin := time.Now()
-	stop := make(chan struct{})
-	var reporting sync.WaitGroup
-	reporting.Go(func() {
-		for look := time.NewTicker(reportEvery); ; {
-			select {
-			case <-stop:
-				look.Stop()
-				return
-			case <-look.C:
-				fmt.Fprintf(out, "  %-24s %4.0f s\n", log.progress(), time.Since(begin).Seconds())
-			}
+	report := func(of string) { fmt.Fprintf(out, "  %-24s %4.0f s\n", of, time.Since(begin).Seconds()) }
+	ended := make(chan error)
+	if err := build.Start(); err != nil {
+		return fmt.Errorf("running go build: %w", err)
+	}
+	go func() { ended <- build.Wait() }()
+	for building := true; building; {
+		select {
+		case err = <-ended:
+			building = false
+		case <-time.After(reportEvery):
+			report(log.progress())
 		}
-	})
-	err = build.Run()
-	close(stop)
-	reporting.Wait()
+	}
 	if err != nil {
 		return fmt.Errorf("running go build: %w\n%s", err, log.rest())
 	}
-	fmt.Fprintf(out, "  %-24s %4.0f s\n", s.name, time.Since(begin).Seconds())
+	report(s.name)
 	return s.rename(into)
-}
-
-// version asks Go which release of the upstream project the go.mod names.
-func (s suite) version(ctx context.Context, top string) (string, error) {
-	list := s.command(ctx, top, "list", "-m", "-f", "{{.Version}}", s.upstream)
-	version, err := list.Output()
-	if err != nil {
-		return "", fmt.Errorf("asking for the version of %s: %w", s.upstream, err)
-	}
-	return strings.TrimSpace(string(version)), nil
 }
 
 // stale counts the packages that are to be compiled.

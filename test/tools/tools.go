@@ -157,14 +157,18 @@ func Version(name string) (string, error) {
 	if at < 0 {
 		return "", fmt.Errorf("there is no go.mod for %q", name)
 	}
-	file := filepath.Join(suites[at].directory(top), "go.mod")
+	return suites[at].version(top)
+}
+
+func (s suite) version(top string) (string, error) {
+	file := filepath.Join(s.directory(top), "go.mod")
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return "", err
 	}
-	found := regexp.MustCompile(regexp.QuoteMeta(suites[at].upstream) + ` (v\S+)`).FindSubmatch(text)
+	found := regexp.MustCompile(regexp.QuoteMeta(s.upstream) + ` (v\S+)`).FindSubmatch(text)
 	if found == nil {
-		return "", fmt.Errorf("%s does not name %s", file, suites[at].upstream)
+		return "", fmt.Errorf("%s does not name %s", file, s.upstream)
 	}
 	return string(found[1]), nil
 }

@@ -3,29 +3,9 @@ package bottlerocket
 import (
 	"encoding/json"
 	"slices"
-	"strconv"
-	"strings"
 )
 
 type object = map[string]any
-
-// capabilities are all there are, by their numbers.
-var capabilities = strings.Fields(`CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE
-	NET_BIND_SERVICE NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT
-	SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL SETFCAP
-	MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE`)
-
-// named lists the capabilities of a set, as a process's status has it.
-func named(set string) ([]string, error) {
-	bits, err := strconv.ParseUint(strings.TrimSpace(set), 16, 64)
-	var names []string
-	for number, name := range capabilities {
-		if bits&(1<<number) != 0 {
-			names = append(names, "CAP_"+name)
-		}
-	}
-	return names, err
-}
 
 // spec is the runtime specification that host-ctr makes for a superpowered container with the name, as JSON: its namespaces, mounts, limits, and
 // all the capabilities of the host. What the specification leaves out has no meaning to nth: SELinux labels, the filter of system calls, kernel

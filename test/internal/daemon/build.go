@@ -10,10 +10,10 @@ import (
 	"github.com/nth-project/nth/test/internal/cache"
 )
 
-// These build a daemon from this checkout, for the first who asks.
+// Binary and QueueBinary are the paths of nth and nth-queue, built from this checkout by the first who asks.
 var (
-	buildNTH   = sync.OnceValues(func() (string, error) { return compile("nth") })
-	buildQueue = sync.OnceValues(func() (string, error) { return compile("nth-queue") })
+	Binary      = sync.OnceValues(func() (string, error) { return compile("nth") })
+	QueueBinary = sync.OnceValues(func() (string, error) { return compile("nth-queue") })
 )
 
 // compile builds a command of the product as "make build" does. Each build has a name of its own until it is complete,

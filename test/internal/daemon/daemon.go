@@ -43,6 +43,7 @@ type Options struct {
 type Machine struct {
 	dir    string
 	binary string
+	opts   Options
 	boot   int
 }
 
@@ -50,15 +51,13 @@ type Machine struct {
 // longer than it must.
 func NewMachine(t lab.TB, opts Options) *Machine {
 	t.Helper()
-	binary := opts.Binary
-	if binary == "" {
+	m := newDirectory(t)
+	if m.binary = opts.Binary; m.binary == "" {
 		var err error
-		if binary, err = Binary(); err != nil {
+		if m.binary, err = Binary(); err != nil {
 			t.Fatalf("%v", err)
 		}
 	}
-	m := newDirectory(t)
-	m.binary = binary
 	m.Configure(t, opts)
 	m.Reboot(t)
 	return m
@@ -84,11 +83,12 @@ func newDirectory(t lab.TB) *Machine {
 // Configure writes the configuration again: a file and, if there are Settings, a drop-in.
 func (m *Machine) Configure(t lab.TB, opts Options) {
 	t.Helper()
-	text := fmt.Sprintf("[log]\nformat = \"json\"\n[kubernetes]\nkubeconfig = %q\n%s%s",
-		opts.Kubeconfig, metadata(opts), noHooks)
-	m.settle(t, text, opts.Settings)
-	m.write(t, m.file("env"), strings.Join(opts.Env, "\n"))
-	m.write(t, m.file("prepare"), cmp.Or(opts.Prepare, ":"))
+	m.opts = opts
+	metadata := fmt.Sprintf("[imds]\nendpoint = %q\n", opts.IMDS)
+	if opts.Cadence > 0 {
+		metadata += fmt.Sprintf("interval = %q\n", opts.Cadence)
+	}
+	m.settle(t, fmt.Sprintf("[log]\nformat = \"json\"\n[kubernetes]\nkubeconfig = %q\n%s%s", opts.Kubeconfig, metadata, noHooks), opts.Settings)
 }
 
 // settle writes the file of the configuration, and a drop-in.
@@ -105,22 +105,11 @@ func (m *Machine) settle(t lab.TB, text, dropIn string) {
 // otherwise in its Settings.
 const noHooks = "[events.asg-termination]\ncomplete_hook = false\n"
 
-// metadata is the table about the metadata service.
-func metadata(opts Options) string {
-	text := fmt.Sprintf("[imds]\nendpoint = %q\n", opts.IMDS)
-	if opts.Cadence > 0 {
-		text += fmt.Sprintf("interval = %q\n", opts.Cadence)
-	}
-	return text
-}
-
 // Environment is what the daemon's environment has more than the test's.
 func (m *Machine) Environment() []string {
-	env := []string{"AWS_EC2_METADATA_SERVICE_ENDPOINT=", "STATE_DIRECTORY=" + m.StateDirectory(), "RUNTIME_DIRECTORY=" + m.RuntimeDirectory()}
-	if more, err := os.ReadFile(m.file("env")); err == nil && len(more) > 0 {
-		env = append(env, strings.Split(string(more), "\n")...)
-	}
-	return env
+	return append([]string{
+		"AWS_EC2_METADATA_SERVICE_ENDPOINT=", "STATE_DIRECTORY=" + m.StateDirectory(), "RUNTIME_DIRECTORY=" + m.file("run"),
+	}, m.opts.Env...)
 }
 
 func (m *Machine) file(name string) string { return filepath.Join(m.dir, name) }
@@ -141,9 +130,6 @@ func (m *Machine) DropIn() string { return m.file("nth.toml.d/50-settings.toml")
 // StateDirectory is where the daemon keeps its record.
 func (m *Machine) StateDirectory() string { return m.file("state") }
 
-// RuntimeDirectory is where the daemon shows its status.
-func (m *Machine) RuntimeDirectory() string { return m.file("run") }
-
 // Reboot gives the machine another boot ID. Stop the daemon before, and start it after.
 func (m *Machine) Reboot(t lab.TB) {
 	t.Helper()
@@ -156,10 +142,11 @@ func (m *Machine) BootID() string { return fmt.Sprintf("00000000-0000-4000-8000-
 
 // Daemon is a running nth, or one that has ended.
 type Daemon struct {
-	cmd   *exec.Cmd
-	words *words
-	done  chan struct{}
-	err   error
+	machine *Machine
+	cmd     *exec.Cmd
+	words   *words
+	done    chan struct{}
+	err     error
 }
 
 // Start starts nth on the machine. It ends with the test at the latest.
@@ -167,8 +154,8 @@ func (m *Machine) Start(t lab.TB) *Daemon {
 	t.Helper()
 	// The boot ID is the kernel's; the daemon gets a mount namespace in which it is the machine's.
 	cmd := exec.Command("/bin/sh", "-c",
-		`mount --bind "$1" /proc/sys/kernel/random/boot_id && state=$2 && . "$3" && shift 3 && exec "$@"`, "sh",
-		m.file("boot_id"), m.StateDirectory(), m.file("prepare"), m.binary, "run", "--config", m.ConfigFile())
+		`mount --bind "$1" /proc/sys/kernel/random/boot_id && state=$2 && eval "$3" && shift 3 && exec "$@"`, "sh",
+		m.file("boot_id"), m.StateDirectory(), cmp.Or(m.opts.Prepare, ":"), m.binary, "run", "--config", m.ConfigFile())
 	cmd.Env = m.Environment()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	return m.launch(t, "nth", cmd)
@@ -182,7 +169,7 @@ func (m *Machine) launch(t lab.TB, name string, cmd *exec.Cmd) *Daemon {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	d := &Daemon{cmd: cmd, words: words, done: make(chan struct{})}
+	d := &Daemon{machine: m, cmd: cmd, words: words, done: make(chan struct{})}
 	cmd.Env = append(append(os.Environ(), "NOTIFY_SOCKET="+socket), cmd.Env...)
 	cmd.Stderr = words
 	if err := lab.StartBound(cmd, func(err error) { d.err = err; close(d.done) }); err != nil {
@@ -325,9 +312,3 @@ func (d *Daemon) await(t lab.TB, what string, isSo func() bool) {
 		}
 	}
 }
-
-// Binary is the path of nth, built from this checkout by the first who asks.
-func Binary() (string, error) { return buildNTH() }
-
-// QueueBinary is that of nth-queue.
-func QueueBinary() (string, error) { return buildQueue() }

@@ -2,9 +2,7 @@ package daemon
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"syscall"
 
 	"github.com/nth-project/nth/test/internal/lab"
@@ -23,7 +21,7 @@ type QueueOptions struct {
 // StartQueue starts nth-queue as a process of its own. It ends with the test at the latest.
 func StartQueue(t lab.TB, opts QueueOptions) *Daemon {
 	t.Helper()
-	binary, err := buildQueue()
+	binary, err := QueueBinary()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -31,7 +29,7 @@ func StartQueue(t lab.TB, opts QueueOptions) *Daemon {
 	m.settle(t, fmt.Sprintf("[log]\nformat = \"json\"\n[kubernetes]\nkubeconfig = %q\n[queue]\nurl = %q\n", opts.Kubeconfig, opts.URL), opts.Settings)
 	cmd := exec.Command(binary, "run", "--config", m.ConfigFile())
 	cmd.Env = append([]string{
-		"STATE_DIRECTORY=" + m.StateDirectory(), "RUNTIME_DIRECTORY=" + m.RuntimeDirectory(), "AWS_REGION=eu-central-1", "AWS_ENDPOINT_URL=" + opts.Endpoint,
+		"STATE_DIRECTORY=" + m.StateDirectory(), "RUNTIME_DIRECTORY=" + m.file("run"), "AWS_REGION=eu-central-1", "AWS_ENDPOINT_URL=" + opts.Endpoint,
 		"AWS_ACCESS_KEY_ID=AKIDEXAMPLE0000001", "AWS_SECRET_ACCESS_KEY=secret", "AWS_SESSION_TOKEN=token", "AWS_EC2_METADATA_DISABLED=true",
 	}, opts.Env...)
 	d := m.launch(t, "nth-queue", cmd)
@@ -46,10 +44,7 @@ func StartQueue(t lab.TB, opts QueueOptions) *Daemon {
 // Configure writes other settings for an nth-queue, which reads them at a Reload.
 func (d *Daemon) Configure(t lab.TB, settings string) {
 	t.Helper()
-	m := &Machine{dir: filepath.Dir(d.cmd.Args[len(d.cmd.Args)-1])}
-	if err := os.WriteFile(m.DropIn(), []byte(settings), 0o600); err != nil {
-		t.Fatalf("writing settings: %v", err)
-	}
+	d.machine.write(t, d.machine.DropIn(), settings)
 }
 
 // Ask runs another command of a daemon's program with the same settings, and returns what it says.

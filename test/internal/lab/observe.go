@@ -40,8 +40,32 @@ func (n *Node) Observe(t TB, tell func(Moment)) (stop func()) {
 		defer mu.Unlock()
 		tell(Moment{At: time.Now(), What: what, Pod: pod})
 	}
-	node := Follow(t, n.watchNode(), &corev1.Node{}, cache.ResourceEventHandlerFuncs{UpdateFunc: tellNode(now)})
-	pods := Follow(t, n.watchPods(), &corev1.Pod{}, cache.ResourceEventHandlerFuncs{UpdateFunc: tellPod(now), DeleteFunc: tellGone(now)})
+	node := Follow(t, n.watchNode(), &corev1.Node{}, cache.ResourceEventHandlerFuncs{UpdateFunc: func(before, after any) {
+		was, is := before.(*corev1.Node).Spec.Unschedulable, after.(*corev1.Node).Spec.Unschedulable
+		switch {
+		case is && !was:
+			now(Cordoned, "")
+		case was && !is:
+			now(Uncordoned, "")
+		}
+	}})
+	pods := Follow(t, n.watchPods(), &corev1.Pod{}, cache.ResourceEventHandlerFuncs{
+		UpdateFunc: func(before, after any) {
+			was, is := before.(*corev1.Pod), after.(*corev1.Pod)
+			if was.DeletionTimestamp == nil && is.DeletionTimestamp != nil {
+				now(PodTerminating, is.Name)
+			}
+		},
+		DeleteFunc: func(object any) {
+			// The watch may have missed the end itself and know only that it is past.
+			if last, missed := object.(cache.DeletedFinalStateUnknown); missed {
+				object = last.Obj
+			}
+			if pod, ok := object.(*corev1.Pod); ok {
+				now(PodGone, pod.Name)
+			}
+		},
+	})
 	return func() { node(); pods() }
 }
 
@@ -71,37 +95,4 @@ func follow(ctx context.Context, source cache.ListerWatcher, example runtime.Obj
 		err = context.Cause(ctx)
 	}
 	return informer.GetStore(), func() { cancel(); ended.Wait() }, err
-}
-
-func tellNode(now func(Happening, string)) func(before, after any) {
-	return func(before, after any) {
-		was, is := before.(*corev1.Node).Spec.Unschedulable, after.(*corev1.Node).Spec.Unschedulable
-		switch {
-		case is && !was:
-			now(Cordoned, "")
-		case was && !is:
-			now(Uncordoned, "")
-		}
-	}
-}
-
-func tellPod(now func(Happening, string)) func(before, after any) {
-	return func(before, after any) {
-		was, is := before.(*corev1.Pod), after.(*corev1.Pod)
-		if was.DeletionTimestamp == nil && is.DeletionTimestamp != nil {
-			now(PodTerminating, is.Name)
-		}
-	}
-}
-
-func tellGone(now func(Happening, string)) func(any) {
-	return func(object any) {
-		// The watch may have missed the end itself and know only that it is past.
-		if last, missed := object.(cache.DeletedFinalStateUnknown); missed {
-			object = last.Obj
-		}
-		if pod, ok := object.(*corev1.Pod); ok {
-			now(PodGone, pod.Name)
-		}
-	}
 }

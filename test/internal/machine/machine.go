@@ -26,6 +26,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"github.com/nth-project/nth/test/internal/lab"
@@ -39,15 +40,27 @@ func Suites() []string { return []string{"bookworm", "trixie"} }
 // for it.
 const Next = "forky"
 
-// SuitesOf are the suites that a test is run on: one of the stable ones, which its name decides, so that all are booted each time
-// that all tests run; and every one, Next included, with NTH_NIGHTLY set.
-func SuitesOf(test string) []string {
-	if os.Getenv("NTH_NIGHTLY") != "" {
-		return append(Suites(), Next)
-	}
+// SuiteOf is the stable suite that a test is run on. Its name decides, so that all are booted each time that all tests run.
+func SuiteOf(test string) string {
 	sum := fnv.New32a()
 	_, _ = sum.Write([]byte(test)) // never fails
-	return []string{Suites()[sum.Sum32()%uint32(len(Suites()))]}
+	return Suites()[sum.Sum32()%uint32(len(Suites()))]
+}
+
+// OnSuites runs a test on its suite, or with NTH_NIGHTLY set on every one, Next included, side by side with the others.
+func OnSuites(t *testing.T, test func(t *testing.T, suite string)) {
+	t.Helper()
+	t.Parallel()
+	suites := []string{SuiteOf(t.Name())}
+	if os.Getenv("NTH_NIGHTLY") != "" {
+		suites = append(Suites(), Next)
+	}
+	for _, suite := range suites {
+		t.Run(suite, func(t *testing.T) {
+			t.Parallel()
+			test(t, suite)
+		})
+	}
 }
 
 // patience bounds every wait for a machine. A boot takes half a second; a linter of packages, on a busy host, minutes.

@@ -58,13 +58,6 @@ func At(at time.Time, message string) string {
 	return encode(e)
 }
 
-// OfAnyAccount is an event for a queue that is not this region's, but a stand-in's.
-func OfAnyAccount(message string) string {
-	e := opened(message)
-	e.Account = ""
-	return encode(e)
-}
-
 func lifecycle(kind, transition, group, hook, instance string) string {
 	return bridged("aws.autoscaling", kind, map[string]any{
 		"LifecycleActionToken": "token-" + instance, "AutoScalingGroupName": group, "LifecycleHookName": hook,
