@@ -3,6 +3,7 @@
 package shutdown
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -94,52 +95,29 @@ func TestShutdown_CalledOffIsUndoneAndTheNextDrains(t *testing.T) {
 	})
 }
 
-func TestShutdown_RebootIsUndoneAndAStopJobDrains(t *testing.T) {
+// logind announces some ways to go down. Others leave only nth's own stop job: of Ctrl-Alt-Del process 1 gets a SIGINT, and stops all units. A
+// forced reboot stops none, and leaves the pods what systemd-shutdown gives to any process.
+func TestReboot_DrainsUnlessItIsForced(t *testing.T) {
 	onEverySuite(t, func(t *testing.T, h *host.Host) {
-		h.Node.AddPods(t, "web", pods, lab.Grace(grace), lab.GoesAtGrace())
-		h.Reboot(t)
-		h.Node.WaitUncordoned(t)
-		h.WaitWatching(t)
-		if said := h.Journal(t, "--boot=-1", "MESSAGE_ID="+systemd.Drained); len(said) != 1 {
-			t.Errorf("before the reboot it was said %d times that the node is drained, want once", len(said))
-		}
-		if left := h.Node.Pods(t); len(left) != 0 {
-			t.Errorf("after the reboot the node has %d pods", len(left))
-		}
-		h.AwaitLock(t, "nth", "shutdown")
-
-		// Not by way of logind: there is no announcement, only nth's own stop job.
-		h.Node.AddPods(t, "db", pods, lab.Grace(grace), lab.GoesAtGrace())
-		h.Try(t, "systemctl", "start", "--no-block", "poweroff.target") // may not live to tell its status
-		h.WaitOff(t)
-		mustBeDrained(t, h)
-	})
-}
-
-// Ctrl-Alt-Del is announced to nobody. Process 1 gets it as SIGINT, and stops all units. A forced reboot stops none, and leaves the pods what
-// systemd-shutdown gives to any process.
-func TestReboot_PastLogindDrainsInTheStopJobIfThereIsOne(t *testing.T) {
-	onEverySuite(t, func(t *testing.T, h *host.Host) {
-		for _, way := range []struct {
-			command []string
+		for number, way := range []struct {
+			command string
 			drains  bool
 		}{
-			{[]string{"kill", "-INT", "1"}, true},
-			{[]string{"systemctl", "reboot", "--force"}, false},
+			{"systemctl reboot", true},
+			{"systemctl start --no-block reboot.target", true},
+			{"kill -INT 1", true},
+			{"systemctl reboot --force", false},
 		} {
-			h.Node.AddPods(t, "web-"+way.command[0], pods, lab.Grace(grace), lab.GoesAtGrace())
-			began := time.Now()
-			h.RebootBy(t, way.command[0], way.command[1:]...)
+			h.Node.AddPods(t, fmt.Sprintf("web-%d", number), pods, lab.Grace(grace), lab.GoesAtGrace())
+			h.RebootBy(t, "sh", "-c", way.command)
 			h.WaitWatching(t)
 			left := len(h.Node.Pods(t))
-			t.Logf("%q: %d of %d pods were left; the machine is back after %.0f s", way.command, left, pods, time.Since(began).Seconds())
-			if drained := left == 0; drained != way.drains {
-				t.Errorf("%q: %d pods were left", way.command, left)
-			}
-			if said := h.Journal(t, "--boot=-1", "MESSAGE_ID="+systemd.Drained); len(said) == 1 != way.drains {
-				t.Errorf("%q: it was said %d times that the node is drained", way.command, len(said))
+			said := len(h.Journal(t, "--boot=-1", "MESSAGE_ID="+systemd.Drained))
+			if way.drains && (left > 0 || said != 1) || !way.drains && (left == 0 || said > 0) {
+				t.Errorf("%q: %d of %d pods were left, and it was said %d times that the node is drained", way.command, left, pods, said)
 			}
 			h.Node.WaitUncordoned(t)
+			h.AwaitLock(t, "nth", "shutdown")
 		}
 	})
 }

@@ -11,16 +11,12 @@
 package faultproxy
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/nth-project/nth/test/internal/lab"
@@ -30,7 +26,7 @@ import (
 type Kind string
 
 const (
-	// Refuse resets all connections and closes the port.
+	// Refuse resets all connections, new ones at once.
 	Refuse Kind = "refuse"
 	// BlackHole accepts connections and lets nothing through, in either direction, on these and on older ones.
 	BlackHole Kind = "black hole"
@@ -59,44 +55,40 @@ type Proxy struct {
 	// Kubeconfig is the path of the client's kubeconfig, but that it leads to the proxy.
 	Kubeconfig string
 
-	address, server string // of the proxy and of the API server
-	running         sync.WaitGroup
+	server  string // address of the API server
+	running sync.WaitGroup
 
-	mu       sync.Mutex
-	listener net.Listener // nil while connections are refused
-	fault    Fault
-	lifting  *time.Timer
-	met      int           // parts that the fault has met
-	changed  chan struct{} // closed when fault or met changes
-	open     map[*net.TCPConn]bool
-	closed   bool
+	mu      sync.Mutex
+	fault   Fault
+	lifting *time.Timer
+	met     int           // parts that the fault has met
+	changed chan struct{} // closed when fault or met changes
+	open    map[*net.TCPConn]bool
 }
 
 // New opens a proxy to the API server of the kubeconfig. It ends with the test.
 func New(t lab.TB, kubeconfig string) *Proxy {
 	t.Helper()
-	port, err := lab.ReservePort()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatalf("opening a proxy: %v", err)
 	}
-	p := &Proxy{address: fmt.Sprintf("127.0.0.1:%d", port.Number), changed: make(chan struct{}), open: map[*net.TCPConn]bool{}}
-	if err = p.lead(kubeconfig); err == nil {
-		err = p.listen()
-	}
-	if err != nil {
+	p := &Proxy{changed: make(chan struct{}), open: map[*net.TCPConn]bool{}}
+	if err := p.lead(kubeconfig, listener.Addr().String()); err != nil {
 		t.Fatalf("opening a proxy: %v", err)
 	}
+	p.running.Go(func() { p.accept(listener) })
 	t.Cleanup(func() {
-		p.set(Fault{Kind: Refuse}, true)
+		_ = listener.Close() // nobody waits for what it says
+		p.Fault(Fault{Kind: Refuse})
 		p.running.Wait()
-		port.Release()
 		_ = os.Remove(p.Kubeconfig)
 	})
 	return p
 }
 
 // lead writes the kubeconfig that leads to the proxy.
-func (p *Proxy) lead(kubeconfig string) error {
+func (p *Proxy) lead(kubeconfig, address string) error {
 	config, err := clientcmd.LoadFromFile(kubeconfig)
 	if err != nil {
 		return err
@@ -107,60 +99,28 @@ func (p *Proxy) lead(kubeconfig string) error {
 	}
 	p.server = rest.Host[len("https://"):]
 	for _, cluster := range config.Clusters {
-		cluster.Server = "https://" + p.address
+		cluster.Server = "https://" + address
 	}
-	p.Kubeconfig = fmt.Sprintf("%s-by-%s", kubeconfig, filepath.Base(p.address))
+	p.Kubeconfig = fmt.Sprintf("%s-by-%s", kubeconfig, address)
 	return clientcmd.WriteToFile(*config, p.Kubeconfig)
 }
 
-// listen opens the port, which ReservePort keeps for those who share it. p.mu is held, or p not yet shared.
-func (p *Proxy) listen() error {
-	shared := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
-		failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
-		if failed != nil {
-			return failed
-		}
-		return err
-	}}
-	listener, err := shared.Listen(context.Background(), "tcp", p.address)
-	if err != nil {
-		return err
-	}
-	p.listener = listener
-	p.running.Go(func() { p.accept(listener) })
-	return nil
-}
+// Lift repairs everything. What a black hole has swallowed comes out again, as after a network partition.
+func (p *Proxy) Lift() { p.Fault(Fault{}) }
 
 // Fault breaks the way, in place of what is broken already.
-func (p *Proxy) Fault(f Fault) { p.set(f, false) }
-
-// Lift repairs everything. What a black hole has swallowed comes out again, as after a network partition.
-func (p *Proxy) Lift() { p.set(Fault{}, false) }
-
-// set puts a fault in force. It panics if the port, which is reserved, cannot be opened again: there is no test to fail.
-func (p *Proxy) set(f Fault, last bool) {
+func (p *Proxy) Fault(f Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
-		return
-	}
-	p.closed = last
 	if p.lifting != nil {
 		p.lifting.Stop()
 	}
 	if p.fault = f; f.For > 0 {
 		p.lifting = time.AfterFunc(f.For, p.Lift)
 	}
-	switch {
-	case f.Kind == Refuse && p.listener != nil:
-		_ = p.listener.Close() // nobody waits for what it says
-		p.listener = nil
+	if f.Kind == Refuse {
 		for c := range p.open {
 			reset(c)
-		}
-	case f.Kind != Refuse && p.listener == nil:
-		if err := p.listen(); err != nil {
-			panic(fmt.Sprintf("opening the port %s again: %v", p.address, err))
 		}
 	}
 	p.tell()
@@ -192,21 +152,29 @@ func (p *Proxy) accept(listener net.Listener) {
 func (p *Proxy) carry(client *net.TCPConn) {
 	p.mu.Lock()
 	p.open[client] = true
-	gone := p.listener == nil
+	refused := p.fault.Kind == Refuse
 	p.mu.Unlock()
-	dialed, err := net.Dial("tcp", p.server)
-	if err == nil && !gone {
-		server := dialed.(*net.TCPConn)
-		var both sync.WaitGroup
-		both.Go(func() { p.pump(server, client, client) })
-		p.pump(client, server, client)
-		_ = server.Close()
-		both.Wait()
+	if !refused {
+		p.join(client)
 	}
 	reset(client)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.open, client)
+}
+
+// join passes on what is on a connection, in both directions.
+func (p *Proxy) join(client *net.TCPConn) {
+	dialed, err := net.Dial("tcp", p.server)
+	if err != nil {
+		return
+	}
+	server := dialed.(*net.TCPConn)
+	var both sync.WaitGroup
+	both.Go(func() { p.pump(server, client, client) })
+	p.pump(client, server, client)
+	_ = server.Close()
+	both.Wait()
 }
 
 // pump passes on what comes from one side, as the fault of the moment has it. It ends the client's connection when it ends.

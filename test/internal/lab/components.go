@@ -64,7 +64,7 @@ var apiserver = component{"kube-apiserver", func(cp *ControlPlane) []string {
 		"--enable-admission-plugins=NodeRestriction",
 		"--etcd-servers=" + cp.etcdPort.url("http"),
 		"--bind-address=127.0.0.1",
-		fmt.Sprintf("--secure-port=%d", cp.apiserverPort.Number),
+		fmt.Sprintf("--secure-port=%d", cp.apiserverPort.number),
 		"--permit-port-sharing",
 		"--tls-cert-file=" + serving,
 		"--tls-private-key-file=" + serving,

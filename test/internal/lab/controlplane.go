@@ -38,9 +38,9 @@ type ControlPlane struct {
 	Admin kubernetes.Interface
 
 	authority     *authority
-	etcdPort      Port
-	etcdPeerPort  Port
-	apiserverPort Port
+	etcdPort      port
+	etcdPeerPort  port
+	apiserverPort port
 	processes     []*process
 	apiserver     *process
 	health        context.Context         // ends when a component ends by itself
@@ -92,8 +92,8 @@ func (cp *ControlPlane) start(ctx context.Context, beside []component) error {
 
 // prepare makes everything that the components need before they start.
 func (cp *ControlPlane) prepare() (err error) {
-	for _, p := range []*Port{&cp.etcdPort, &cp.etcdPeerPort, &cp.apiserverPort} {
-		if *p, err = ReservePort(); err != nil {
+	for _, p := range []*port{&cp.etcdPort, &cp.etcdPeerPort, &cp.apiserverPort} {
+		if *p, err = reservePort(); err != nil {
 			return err
 		}
 	}
@@ -191,9 +191,9 @@ func (cp *ControlPlane) Stop() error {
 		p.kill()
 	}
 	cp.crashed(errors.New("the control plane was stopped"))
-	for _, p := range []Port{cp.etcdPort, cp.etcdPeerPort, cp.apiserverPort} {
-		if p.Number != 0 {
-			p.Release()
+	for _, p := range []port{cp.etcdPort, cp.etcdPeerPort, cp.apiserverPort} {
+		if p.number != 0 {
+			p.release()
 		}
 	}
 	if cp.kept.Load() {

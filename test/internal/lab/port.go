@@ -6,21 +6,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Port is a TCP port of 127.0.0.1 that stays ours: a socket is bound to it
+// A port is a TCP port of 127.0.0.1 that stays ours: a socket is bound to it
 // but never listens, and a server that shares ports (SO_REUSEPORT) can bind to it
 // as well, again after a restart too. Nobody else is given the port, which a
 // port that was free a moment ago can't promise. Connections to it are refused
 // while no server listens.
-type Port struct {
-	Number int
+type port struct {
+	number int
 	fd     int
 }
 
-// ReservePort keeps a port until Release.
-func ReservePort() (Port, error) {
+// reservePort keeps a port until release.
+func reservePort() (port, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return Port{}, fmt.Errorf("reserving a port: %w", err)
+		return port{}, fmt.Errorf("reserving a port: %w", err)
 	}
 	var address unix.Sockaddr
 	if err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err == nil {
@@ -32,13 +32,13 @@ func ReservePort() (Port, error) {
 	inet, ok := address.(*unix.SockaddrInet4)
 	if !ok {
 		unix.Close(fd)
-		return Port{}, fmt.Errorf("reserving a port: the address is %v: %w", address, err)
+		return port{}, fmt.Errorf("reserving a port: the address is %v: %w", address, err)
 	}
-	return Port{Number: inet.Port, fd: fd}, nil
+	return port{number: inet.Port, fd: fd}, nil
 }
 
-// Release gives the port back to the system.
-func (p Port) Release() { unix.Close(p.fd) }
+// release gives the port back to the system.
+func (p port) release() { unix.Close(p.fd) }
 
 // url returns the address of a server on the port.
-func (p Port) url(scheme string) string { return fmt.Sprintf("%s://127.0.0.1:%d", scheme, p.Number) }
+func (p port) url(scheme string) string { return fmt.Sprintf("%s://127.0.0.1:%d", scheme, p.number) }

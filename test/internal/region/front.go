@@ -8,10 +8,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"slices"
 	"strings"
-
-	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // front is the region's address. Requests for SQS go on to the peer.
@@ -82,14 +79,16 @@ func (r *Region) observe(answer *http.Response) error {
 	}
 	_ = answer.Body.Close() // it was read to the end
 	answer.Body = io.NopCloser(bytes.NewReader(body))
-	var out struct{ Messages []received }
+	var out struct {
+		Messages []struct{ MessageID, ReceiptHandle, Body string }
+	}
 	if json.Unmarshal(body, &out) != nil {
 		return nil // the consumer will say what is wrong
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, m := range out.Messages {
-		r.received[m.ReceiptHandle] = m.message()
+		r.received[m.ReceiptHandle] = Message{m.MessageID, m.Body}
 	}
 	return nil
 }
@@ -103,23 +102,4 @@ func (r *Region) Received() []Message {
 		all = append(all, m)
 	}
 	return all
-}
-
-// Glance returns the messages that can be seen, as others see them who do nothing with them: the handles that consumers
-// have are stale from then on, and for some seconds nobody sees the messages.
-func (r *Region) Glance(t lab.TB) []Message { return r.peer.glance(t, r.QueueURL) }
-
-func (p *peer) glance(t lab.TB, queue string) []Message {
-	t.Helper()
-	var all []Message
-	for {
-		m, found, err := p.receive(t.Context(), queue, 5)
-		if err != nil {
-			t.Fatalf("%v", err)
-		}
-		if !found || slices.ContainsFunc(all, func(known Message) bool { return known.ID == m.ID }) {
-			return all
-		}
-		all = append(all, m)
-	}
 }

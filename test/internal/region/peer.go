@@ -98,21 +98,6 @@ func (p *peer) count(ctx context.Context, queue string) (visible, inFlight int, 
 	return visible, inFlight, err
 }
 
-// receive takes one message that can be seen, if there is one, and hides it for so many seconds.
-func (p *peer) receive(ctx context.Context, queue string, seconds int) (Message, bool, error) {
-	var answer struct{ Messages []received }
-	err := p.call(ctx, "ReceiveMessage", map[string]any{"QueueUrl": queue, "VisibilityTimeout": seconds}, &answer)
-	if err != nil || len(answer.Messages) == 0 {
-		return Message{}, false, err
-	}
-	return answer.Messages[0].message(), true, nil
-}
-
-// received is a message in SQS's own words.
-type received struct{ MessageID, ReceiptHandle, Body string }
-
-func (m received) message() Message { return Message{m.MessageID, m.ReceiptHandle, m.Body} }
-
 // call asks for one action in SQS's JSON protocol. fauxqs checks no signature.
 func (p *peer) call(ctx context.Context, action string, in, out any) error {
 	body, err := json.Marshal(in)

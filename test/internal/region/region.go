@@ -44,7 +44,7 @@ type Region struct {
 }
 
 // Message is a message as a consumer received it.
-type Message struct{ ID, Handle, Body string }
+type Message struct{ ID, Body string }
 
 // New opens a region with an empty queue, which ends with the test.
 func New(t lab.TB) *Region {
