@@ -1,8 +1,6 @@
 package packages
 
 import (
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -10,6 +8,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 	"github.com/nth-project/nth/test/internal/cache"
+	"github.com/nth-project/nth/test/internal/daemon"
 	"github.com/nth-project/nth/test/internal/docs"
 	"github.com/nth-project/nth/test/internal/host"
 )
@@ -25,7 +24,7 @@ func TestWhatThePagesSayCanBeTypedOnANode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	putPrograms(t, h, top)
+	putPrograms(t, h)
 	pages, err := docs.Read(top)
 	if err != nil {
 		t.Fatal(err)
@@ -45,17 +44,14 @@ func TestWhatThePagesSayCanBeTypedOnANode(t *testing.T) {
 }
 
 // putPrograms puts what "make build" makes into the machine.
-func putPrograms(t *testing.T, h *host.Host, top string) {
+func putPrograms(t *testing.T, h *host.Host) {
 	t.Helper()
-	dir := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", dir+"/", "./cmd/nth", "./cmd/nth-imds")
-	build.Dir = top
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if said, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building the programs: %v\n%s", err, said)
-	}
-	for _, program := range []string{"nth", "nth-imds"} {
-		h.Put(t, filepath.Join(dir, program), filepath.Join("/root", program))
+	for _, name := range []string{"nth", "nth-imds"} {
+		program, err := daemon.Build(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.Put(t, program, filepath.Join("/root", name))
 	}
 }
 

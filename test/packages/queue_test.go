@@ -7,8 +7,6 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/host"
@@ -102,25 +100,14 @@ func TestQueue_FromInstallationToPurge(t *testing.T) {
 // group more rights than it needs: that those of the manifest are enough is judged in test/queue.
 func configureQueue(t *testing.T, m *machine.Machine, aws *region.Region) {
 	t.Helper()
-	config, err := clientcmd.LoadFromFile(lab.Shared(t).AddUser(t, "nth-queue", "nth-queue").Kubeconfig)
-	if err == nil {
-		err = clientcmdapi.FlattenConfig(config)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := clientcmd.Write(*config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.Write(t, "/etc/nth/nth-queue.kubeconfig", string(text))
+	m.Write(t, "/etc/nth/nth-queue.kubeconfig", lab.Shared(t).AddUser(t, "nth-queue", "nth-queue").Portable(t, nil))
 	m.Write(t, "/etc/nth/nth-queue.toml.d/50-site.toml", fmt.Sprintf("[queue]\nurl = %q\n", aws.QueueURL))
 	m.Run(t, "chmod", "644", "/etc/nth/nth-queue.toml.d/50-site.toml") // as an editor leaves it
 	m.Write(t, "/etc/systemd/system/nth-queue.service.d/50-test.conf", "[Service]\n"+
 		"Environment=AWS_ACCESS_KEY_ID=AKIDEXAMPLE0000001 AWS_SECRET_ACCESS_KEY=secret AWS_EC2_METADATA_DISABLED=true "+
 		"AWS_REGION="+region.Name+" AWS_ENDPOINT_URL="+aws.URL+"\n")
 	m.Run(t, "systemctl", "daemon-reload")
-	_, err = lab.Shared(t).Admin.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+	_, err := lab.Shared(t).Admin.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "nth-queue-"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "nth-queue"}},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/host"
@@ -193,22 +194,13 @@ print(json.dumps({
 }))
 `
 
-// useThePlugin puts the program into the kubeconfig, in the place of the certificate.
-const useThePlugin = `
-import re
-path = "/var/lib/kubelet/kubeconfig"
-text = open(path).read()
-text, n = re.subn(r"( *)client-certificate: .*\n *client-key: .*\n",
-    r"\1exec:\n\1  apiVersion: client.authentication.k8s.io/v1\n\1  command: fetch-token\n\1  interactiveMode: Never\n", text)
-assert n == 1, text
-open(path, "w").write(text)
-`
-
 // mustLetAPluginWork gives the kubelet's kubeconfig that plugin for a while, and drains the node with the credential that it prints.
 func mustLetAPluginWork(t *testing.T, h *host.Host) {
 	h.Write(t, "/usr/local/bin/fetch-token", plugin)
 	h.Run(t, "chmod", "755", "/usr/local/bin/fetch-token")
-	h.Run(t, "python3", "-c", useThePlugin)
+	h.JoinAs(t, clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{
+		APIVersion: "client.authentication.k8s.io/v1", Command: "fetch-token", InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
+	}})
 	restart(t, h, "")
 	interrupt(t, h, 1)
 	calm(t, h)

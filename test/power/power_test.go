@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
@@ -21,26 +20,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(lab.Main(m, 2)) }
 
-// kubeconfig is that of the node's kubelet, in one file, as a machine has to write it that sees the host as its gateway.
-func kubeconfig(t *testing.T, cluster *lab.Node) string {
-	t.Helper()
-	config, err := clientcmd.LoadFromFile(cluster.Kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := clientcmdapi.FlattenConfig(config); err != nil {
-		t.Fatal(err)
-	}
-	for _, cluster := range config.Clusters {
-		cluster.Server, cluster.TLSServerName = seenFromInside(cluster.Server), "localhost"
-	}
-	text, err := clientcmd.Write(*config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
+// seenFromInside is an address of the host as the machine has to write it.
 func seenFromInside(url string) string { return strings.Replace(url, "127.0.0.1", virtual.Gateway, 1) }
 
 func TestPowerButton_OfARealKernelDrainsTheNode(t *testing.T) {
@@ -49,7 +29,11 @@ func TestPowerButton_OfARealKernelDrainsTheNode(t *testing.T) {
 	t.Cleanup(imds.Close)
 	cluster.AddPods(t, "web", pods, lab.Grace(grace), lab.GoesAtGrace())
 	m := virtual.Boot(t, "trixie", virtual.Image{Package: host.Package(t, host.Older, "deb"), Files: map[string]string{
-		"/var/lib/kubelet/kubeconfig":      kubeconfig(t, cluster),
+		"/var/lib/kubelet/kubeconfig": cluster.Portable(t, func(config *clientcmdapi.Config) {
+			for _, cluster := range config.Clusters {
+				cluster.Server, cluster.TLSServerName = seenFromInside(cluster.Server), "localhost"
+			}
+		}),
 		"/etc/nth/nth.toml.d/50-test.toml": "[imds]\nendpoint = \"" + seenFromInside(imds.URL) + "\"\n",
 	}})
 	m.WaitSays(t, "acting for node "+cluster.Name)

@@ -19,7 +19,6 @@ import (
 	"os"
 	"strings"
 
-	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
@@ -145,22 +144,15 @@ func (h *Host) JoinByCertificate(t lab.TB) {
 // join writes the kubeconfig of a kubelet that is this user. The cluster's certificate is in a file beside it.
 func (h *Host) join(t lab.TB, user *clientcmdapi.AuthInfo) {
 	t.Helper()
-	config, err := clientcmd.LoadFromFile(h.Node.Kubeconfig)
-	if err != nil {
-		t.Fatalf("reading the node's kubeconfig: %v", err)
-	}
-	for _, cluster := range config.Clusters {
-		h.Write(t, authorityFile, string(cluster.CertificateAuthorityData))
-		cluster.CertificateAuthority, cluster.CertificateAuthorityData = authorityFile, nil
-	}
-	for name := range config.AuthInfos {
-		config.AuthInfos[name] = user
-	}
-	text, err := clientcmd.Write(*config)
-	if err != nil {
-		t.Fatalf("writing a kubeconfig: %v", err)
-	}
-	h.Write(t, kubeconfigFile, string(text))
+	h.Write(t, kubeconfigFile, h.Node.Portable(t, func(config *clientcmdapi.Config) {
+		for _, cluster := range config.Clusters {
+			h.Write(t, authorityFile, string(cluster.CertificateAuthorityData))
+			cluster.CertificateAuthority, cluster.CertificateAuthorityData = authorityFile, nil
+		}
+		for name := range config.AuthInfos {
+			config.AuthInfos[name] = user
+		}
+	}))
 }
 
 // Start starts the container, now and with each boot, and waits until nth watches over the node.

@@ -12,13 +12,13 @@ import (
 
 // Binary and QueueBinary are the paths of nth and nth-queue, built from this checkout by the first who asks.
 var (
-	Binary      = sync.OnceValues(func() (string, error) { return compile("nth") })
-	QueueBinary = sync.OnceValues(func() (string, error) { return compile("nth-queue") })
+	Binary      = sync.OnceValues(func() (string, error) { return Build("nth") })
+	QueueBinary = sync.OnceValues(func() (string, error) { return Build("nth-queue") })
 )
 
-// compile builds a command of the product as "make build" does. Each build has a name of its own until it is complete,
+// Build builds a command of the product as "make build" does, and returns the program's path. Each build has a name of its own until it is complete,
 // so that two at once are safe.
-func compile(command string) (string, error) {
+func Build(command string) (string, error) {
 	top, err := cache.Top()
 	if err != nil {
 		return "", fmt.Errorf("building %s: %w", command, err)

@@ -11,9 +11,9 @@ package host
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
-	"strings"
+
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 	"github.com/nth-project/nth/test/internal/lab"
@@ -74,15 +74,17 @@ func (h *Host) Configure(t lab.TB, settings string) {
 func (h *Host) Join(t lab.TB) {
 	t.Helper()
 	h.Put(t, h.Node.Certificate, certificateFile)
-	text, err := os.ReadFile(h.Node.Kubeconfig)
-	if err != nil {
-		t.Fatalf("joining a machine: %v", err)
-	}
-	here := strings.ReplaceAll(string(text), h.Node.Certificate, certificateFile)
-	if !strings.Contains(here, certificateFile) {
-		t.Fatalf("joining a machine: %s does not name %s", h.Node.Kubeconfig, h.Node.Certificate)
-	}
-	h.Write(t, kubeconfigFile, here)
+	h.JoinAs(t, clientcmdapi.AuthInfo{ClientCertificate: certificateFile, ClientKey: certificateFile})
+}
+
+// JoinAs writes a kubeconfig of the kubelet in which the user is that.
+func (h *Host) JoinAs(t lab.TB, user clientcmdapi.AuthInfo) {
+	t.Helper()
+	h.Write(t, kubeconfigFile, h.Node.Portable(t, func(config *clientcmdapi.Config) {
+		for name := range config.AuthInfos {
+			config.AuthInfos[name] = &user
+		}
+	}))
 }
 
 // Install installs or upgrades nth, as an administrator does who has the file.

@@ -51,6 +51,26 @@ func (cp *ControlPlane) credential(file, user string, groups ...string) (Credent
 	return c, nil
 }
 
+// Portable is the text of the kubeconfig for another machine: it refers to no file, but for what change makes of it, which may be nil.
+func (c Credential) Portable(t TB, change func(*clientcmdapi.Config)) string {
+	t.Helper()
+	config, err := clientcmd.LoadFromFile(c.Kubeconfig)
+	if err == nil {
+		err = clientcmdapi.FlattenConfig(config)
+	}
+	if err != nil {
+		t.Fatalf("reading a kubeconfig: %v", err)
+	}
+	if change != nil {
+		change(config)
+	}
+	text, err := clientcmd.Write(*config)
+	if err != nil {
+		t.Fatalf("writing a kubeconfig: %v", err)
+	}
+	return string(text)
+}
+
 // certify writes a fresh certificate, good for so long, to the credential's file.
 func (cp *ControlPlane) certify(c Credential, life time.Duration, user string, groups ...string) error {
 	certificate, err := cp.authority.client(life, user, groups...)
