@@ -136,10 +136,25 @@ func TestPrometheus_FollowsADrainBothWays(t *testing.T) {
 			for _, query := range c.ever {
 				p.await(t, query)
 			}
+			mustFollowConventions(t, filepath.Join(dir, name+".prom"))
 			judgeDashboard(t, p)
 			judgeRules(t, p)
 			nth.Stop(t)
 		})
+	}
+}
+
+// mustFollowConventions fails the test unless promtool likes the names and the help texts in the file.
+func mustFollowConventions(t *testing.T, file string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := program(t, "promtool", "check", "metrics")
+	check.Stdin = bytes.NewReader(text)
+	if said, err := check.CombinedOutput(); err != nil {
+		t.Errorf("promtool check metrics: %v\n%s", err, said)
 	}
 }
 
@@ -169,28 +184,5 @@ func TestAlerts_AreRightAndSayWhatTheyShould(t *testing.T) {
 		if said, err := program(t, "promtool", args...).CombinedOutput(); err != nil {
 			t.Errorf("promtool %s: %v\n%s", strings.Join(args[:2], " "), err, said)
 		}
-	}
-}
-
-// What promtool says of names and help texts is what Prometheus's conventions are.
-func TestMetrics_FollowTheConventions(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "nth.prom")
-	imds := imdstest.NewServer()
-	t.Cleanup(imds.Close)
-	nth := daemon.NewMachine(t, daemon.Options{
-		Kubeconfig: "/nowhere", IMDS: imds.URL, Settings: fmt.Sprintf("[metrics]\ntextfile = %q\n", file),
-	}).Start(t)
-	nth.WaitStatus(t, "waiting for the kubelet's credential")
-	nth.Stop(t)
-	text, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer text.Close()
-	check := program(t, "promtool", "check", "metrics")
-	check.Stdin = text
-	if said, err := check.CombinedOutput(); err != nil {
-		t.Errorf("promtool check metrics: %v\n%s", err, said)
 	}
 }

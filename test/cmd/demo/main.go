@@ -77,7 +77,7 @@ func play(t lab.TB, out io.Writer) {
 	deadline := began.Add(notice).Truncate(time.Second) // EC2's times have no fractions
 	show := &timeline{out: out, began: began}
 	stop := node.Observe(t, show.happened)
-	ended := nth.Follow(show.said)
+	nth.Follow(show.said)
 	show.row(began, "EC2", "announces the end of the machine at "+deadline.UTC().Format("15:04:05 UTC"))
 	imds.SetSpot("terminate", deadline)
 	select {
@@ -90,7 +90,6 @@ func play(t lab.TB, out io.Writer) {
 	left := time.Until(deadline)
 	node.WaitEmpty(t)
 	nth.Stop(t)
-	<-ended
 	stop()
 	if !node.Object(t).Spec.Unschedulable || left < 0 {
 		t.Fatalf("the node is not cordoned, or was drained %s too late", -left)

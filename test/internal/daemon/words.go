@@ -28,6 +28,7 @@ type words struct {
 	partial []byte // the last line of standard error, until it is whole
 	entries []Entry
 	other   []string // lines that are not JSON
+	heard   func(Entry)
 
 	ready  bool
 	status string
@@ -126,6 +127,9 @@ func (w *words) line(line []byte) {
 		}
 	}
 	w.entries = append(w.entries, e)
+	if w.heard != nil {
+		w.heard(e)
+	}
 }
 
 // of are the messages so far that are wanted.
@@ -159,29 +163,13 @@ func (w *words) String() string {
 	return b.String()
 }
 
-// Follow calls heard with every message of the daemon, also with those that it has written already, in sequence and from one
-// goroutine. The channel that it returns is closed when the daemon has ended and heard has had its last message.
-func (d *Daemon) Follow(heard func(Entry)) (ended <-chan struct{}) {
-	end := make(chan struct{})
-	go func() {
-		defer close(end)
-		for next, last := 0, false; ; {
-			d.words.mu.Lock()
-			entries, changed := d.words.entries[next:len(d.words.entries):len(d.words.entries)], d.words.changed
-			d.words.mu.Unlock()
-			next += len(entries)
-			for _, e := range entries {
-				heard(e)
-			}
-			if last {
-				return
-			}
-			select {
-			case <-changed:
-			case <-d.done: // its output has been read to the end by now
-				last = true
-			}
-		}
-	}()
-	return end
+// Follow calls heard with every message of the daemon, also with those that it has written already, in sequence and one at a time. It
+// must not ask for the daemon's words. After Done there are no more.
+func (d *Daemon) Follow(heard func(Entry)) {
+	d.words.mu.Lock()
+	defer d.words.mu.Unlock()
+	for _, e := range d.words.entries {
+		heard(e)
+	}
+	d.words.heard = heard
 }

@@ -19,7 +19,7 @@ func (c component) start(cp *ControlPlane) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	return startProcess(cp.crashed, c.name, cp.path(c.name+".log"), path, c.args(cp)...)
+	return startProcess(c.name, cp.path(c.name+".log"), path, c.args(cp)...)
 }
 
 // followers are the clients of the API server. They start when it is ready and

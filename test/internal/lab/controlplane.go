@@ -43,11 +43,9 @@ type ControlPlane struct {
 	apiserverPort port
 	processes     []*process
 	apiserver     *process
-	health        context.Context         // ends when a component ends by itself
-	crashed       context.CancelCauseFunc // with what it said last
-	nodes, users  atomic.Int32            // how many were named so far
-	shared        bool                    // outlives the test that uses it
-	kept          atomic.Bool             // Dir stays for a person to read
+	nodes, users  atomic.Int32 // how many were named so far
+	shared        bool         // outlives the test that uses it
+	kept          atomic.Bool  // Dir stays for a person to read
 }
 
 // start starts a control plane of those components and etcd and the API server.
@@ -64,7 +62,6 @@ func start(ctx context.Context, beside []component) (*ControlPlane, error) {
 		return nil, fmt.Errorf("starting a control plane: %w", err)
 	}
 	cp := &ControlPlane{Dir: dir}
-	cp.health, cp.crashed = context.WithCancelCause(context.WithoutCancel(ctx))
 	if err := cp.start(ctx, beside); err != nil {
 		cp.kept.Store(true)
 		return nil, errors.Join(fmt.Errorf("starting a control plane in %q: %w", dir, err), cp.Stop())
@@ -161,36 +158,25 @@ func (cp *ControlPlane) awaitReady(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		if crashed := cp.Crashed(); crashed != nil {
-			return crashed
-		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for the API server: %w; the end of %s:\n%s",
-				err, cp.apiserver.log, tail(cp.apiserver.log, tailLines))
+			return fmt.Errorf("waiting for the API server: %w; its log is %s", err, cp.apiserver.log)
+		case <-cp.apiserver.done:
+			return fmt.Errorf("the API server has ended; its log is %s", cp.apiserver.log)
 		case <-time.After(pollEvery):
 		}
 	}
 }
 
-// Crashed returns an error with the end of its log if a component has ended by
-// itself, and nil as long as all is well.
-func (cp *ControlPlane) Crashed() error { return context.Cause(cp.health) }
-
-func (cp *ControlPlane) running() []*process {
-	if cp.apiserver == nil {
-		return cp.processes
-	}
-	return append([]*process{cp.apiserver}, cp.processes...)
-}
-
 // Stop ends all processes at once and removes Dir, unless a test that failed
 // wants its logs to be read.
 func (cp *ControlPlane) Stop() error {
-	for _, p := range cp.running() {
+	if cp.apiserver != nil {
+		cp.apiserver.kill()
+	}
+	for _, p := range cp.processes {
 		p.kill()
 	}
-	cp.crashed(errors.New("the control plane was stopped"))
 	for _, p := range []port{cp.etcdPort, cp.etcdPeerPort, cp.apiserverPort} {
 		if p.number != 0 {
 			p.release()

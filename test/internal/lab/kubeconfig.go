@@ -2,11 +2,11 @@ package lab
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
@@ -28,23 +28,17 @@ func (cp *ControlPlane) credential(file, user string, groups ...string) (Credent
 		Kubeconfig:  filepath.Join(cp.Dir, file+".kubeconfig"),
 		Certificate: filepath.Join(cp.Dir, file+".pem"),
 	}
-	if err := cp.certify(c, certificateLife, user, groups...); err != nil {
+	certificate, err := cp.certify(c, certificateLife, user, groups...)
+	if err != nil {
 		return Credential{}, err
 	}
 	if err := clientcmd.WriteToFile(cp.kubeconfig(c), c.Kubeconfig); err != nil {
 		return Credential{}, fmt.Errorf("writing the kubeconfig of %q: %w", user, err)
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
-	if err != nil {
-		return Credential{}, fmt.Errorf("reading the kubeconfig of %q: %w", user, err)
-	}
-	// A client that reads the file again would complain when the control plane is gone, and its files with it.
-	if config.CertData, err = os.ReadFile(c.Certificate); err != nil {
-		return Credential{}, fmt.Errorf("reading the certificate of %q: %w", user, err)
-	}
-	config.KeyData, config.CertFile, config.KeyFile = config.CertData, "", ""
-	config.QPS = -1 // without client-go's own limit of five requests a second
-	c.Client, err = kubernetes.NewForConfig(config)
+	c.Client, err = kubernetes.NewForConfig(&rest.Config{
+		Host: cp.Server, QPS: -1,
+		TLSClientConfig: rest.TLSClientConfig{CAData: cp.authority.pem, CertData: certificate, KeyData: certificate},
+	})
 	if err != nil {
 		return Credential{}, fmt.Errorf("making a client for %q: %w", user, err)
 	}
@@ -71,13 +65,13 @@ func (c Credential) Portable(t TB, change func(*clientcmdapi.Config)) string {
 	return string(text)
 }
 
-// certify writes a fresh certificate, good for so long, to the credential's file.
-func (cp *ControlPlane) certify(c Credential, life time.Duration, user string, groups ...string) error {
+// certify writes a fresh certificate, good for so long, to the credential's file, and returns it.
+func (cp *ControlPlane) certify(c Credential, life time.Duration, user string, groups ...string) ([]byte, error) {
 	certificate, err := cp.authority.client(life, user, groups...)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return writeFile(c.Certificate, certificate)
+	return certificate, writeFile(c.Certificate, certificate)
 }
 
 func (cp *ControlPlane) kubeconfig(c Credential) clientcmdapi.Config {

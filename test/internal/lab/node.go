@@ -256,7 +256,7 @@ func (n *Node) RotateCertificate(t TB) {
 // after so long.
 func (n *Node) LimitCertificate(t TB, life time.Duration) {
 	t.Helper()
-	if err := n.cp.certify(n.Credential, life, n.user(), "system:nodes"); err != nil {
+	if _, err := n.cp.certify(n.Credential, life, n.user(), "system:nodes"); err != nil {
 		t.Fatalf("replacing the certificate of %s: %v", n.Name, err)
 	}
 }

@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,12 +9,8 @@ import (
 	"syscall"
 )
 
-// tailLines is how much of a log a message repeats.
-const tailLines = 15
-
 // A process is one running component and the file that its words go to.
 type process struct {
-	name    string
 	log     string        // path
 	pid     int           // also the process group
 	done    chan struct{} // closed when the process has ended
@@ -23,9 +18,9 @@ type process struct {
 }
 
 // startProcess starts a program in a process group of its own, so that a
-// control-C at the terminal reaches the lab first. crashed is called if the
-// process ends and nobody asked it to.
-func startProcess(crashed func(error), name, logPath, path string, args ...string) (*process, error) {
+// control-C at the terminal reaches the lab first. If the process ends and nobody
+// asked it to, the person at the terminal is the one who needs to know.
+func startProcess(name, logPath, path string, args ...string) (*process, error) {
 	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("starting %s: %w", name, err)
@@ -33,12 +28,11 @@ func startProcess(crashed func(error), name, logPath, path string, args ...strin
 	defer log.Close()
 	cmd := exec.Command(path, args...)
 	cmd.Stdout, cmd.Stderr = log, log
-	p := &process{name: name, log: logPath, done: make(chan struct{})}
-	err = StartBound(cmd, func(error) {
-		// How it ended does not matter, only that it did; the log tells why.
+	p := &process{log: logPath, done: make(chan struct{})}
+	err = StartBound(cmd, func(err error) {
 		close(p.done)
 		if !p.stopped.Load() {
-			crashed(fmt.Errorf("%s ended by itself; the end of %s:\n%s", name, logPath, tail(logPath, tailLines)))
+			fmt.Fprintf(os.Stderr, "*** %s of the lab ended by itself: %v; its log is %s ***\n", name, err, logPath)
 		}
 	})
 	if err != nil {
@@ -85,21 +79,4 @@ func (p *process) signal(sig syscall.Signal) {
 	default:
 		_ = syscall.Kill(-p.pid, sig) // fails only when it has just ended
 	}
-}
-
-// tail returns the last lines of a file.
-func tail(path string, lines int) string {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return err.Error()
-	}
-	data = bytes.TrimRight(data, "\n")
-	if len(data) == 0 {
-		return "(nothing)"
-	}
-	from := len(data)
-	for ; lines > 0 && from > 0; lines-- {
-		from = bytes.LastIndexByte(data[:from], '\n')
-	}
-	return string(data[from+1:])
 }

@@ -25,18 +25,6 @@ type TB interface {
 	Cleanup(f func())
 }
 
-// Without ends a test that this host cannot run: it is skipped, loudly. In CI,
-// where nobody would notice, and outside of a test it fails.
-func Without(t TB, reason string) {
-	t.Helper()
-	skipper, ok := t.(interface{ Skipf(string, ...any) })
-	if os.Getenv("CI") != "" || !ok {
-		t.Fatalf("%s", reason)
-	}
-	fmt.Fprintf(os.Stderr, "\n*** %s is SKIPPED: %s ***\n\n", t.Name(), reason)
-	skipper.Skipf("%s", reason)
-}
-
 // ForTest starts a control plane that belongs to t alone and ends with it.
 func ForTest(t TB) *ControlPlane {
 	t.Helper()
@@ -74,32 +62,26 @@ func (cp *ControlPlane) keepIfFailed(t TB) {
 	}
 }
 
-// shared is the control plane of this test binary.
-var shared struct {
-	once sync.Once
-	cp   *ControlPlane
-	err  error
-}
+// plane is the control plane of this test binary, once a test has asked for it.
+var plane *ControlPlane
+
+// shared starts it. It outlives the test that happens to be first.
+var shared = sync.OnceValue(func() (err error) {
+	if plane, err = start(context.Background(), followers); err == nil {
+		plane.shared = true
+	}
+	return err
+})
 
 // Shared returns the control plane that all tests of a package use, and starts
 // it for the first of them. It needs Main to end it.
 func Shared(t TB) *ControlPlane {
 	t.Helper()
-	shared.once.Do(func() {
-		// It outlives the test that happens to be first.
-		shared.cp, shared.err = start(context.WithoutCancel(t.Context()), followers)
-		if shared.cp != nil {
-			shared.cp.shared = true
-		}
-	})
-	if shared.err != nil {
-		t.Fatalf("%v", shared.err)
-	}
-	if err := shared.cp.Crashed(); err != nil {
+	if err := shared(); err != nil {
 		t.Fatalf("%v", err)
 	}
-	t.Cleanup(func() { shared.cp.keepIfFailed(t) })
-	return shared.cp
+	t.Cleanup(func() { plane.keepIfFailed(t) })
+	return plane
 }
 
 // Main runs the tests of a package that uses Shared, so many of those side by side that are parallel, and ends the control
@@ -110,8 +92,8 @@ func Shared(t TB) *ControlPlane {
 func Main(m *testing.M, sideBySide int) int {
 	_ = flag.Set("test.parallel", strconv.Itoa(sideBySide)) // The command line is parsed later.
 	status := m.Run()
-	if shared.cp != nil {
-		if err := shared.cp.Stop(); err != nil {
+	if plane != nil {
+		if err := plane.Stop(); err != nil {
 			fmt.Fprintln(os.Stderr, "stopping the control plane:", err)
 		}
 	}

@@ -24,7 +24,7 @@ const patience = 150 * time.Second
 // it does not get there. what completes "waiting until the node is".
 func (n *Node) WaitFor(t TB, what string, condition func(*corev1.Node) bool) {
 	t.Helper()
-	err := await(t.Context(), n.cp, n.watchNode(), func(nodes []*corev1.Node) bool {
+	err := await(t.Context(), n.watchNode(), func(nodes []*corev1.Node) bool {
 		return len(nodes) == 1 && condition(nodes[0])
 	})
 	if err != nil {
@@ -36,7 +36,7 @@ func (n *Node) WaitFor(t TB, what string, condition func(*corev1.Node) bool) {
 // wants them, and fails the test if they do not get there.
 func (n *Node) WaitForPods(t TB, what string, condition func([]*corev1.Pod) bool) {
 	t.Helper()
-	if err := await(t.Context(), n.cp, n.watchPods(), condition); err != nil {
+	if err := await(t.Context(), n.watchPods(), condition); err != nil {
 		t.Fatalf("waiting until, on %s, %s: %v\n%s", n.Name, what, err, n.describe(t))
 	}
 }
@@ -94,7 +94,7 @@ func Evictable(pod *corev1.Pod) bool {
 // waitReady waits until a workload has so many ready pods, on any node.
 func (n *Node) waitReady(t TB, app string, count int) {
 	t.Helper()
-	err := await(t.Context(), n.cp, n.ofApp("pods", n.cp.Admin.CoreV1().RESTClient(), app), func(pods []*corev1.Pod) bool {
+	err := await(t.Context(), n.ofApp("pods", n.cp.Admin.CoreV1().RESTClient(), app), func(pods []*corev1.Pod) bool {
 		ready := 0
 		for _, pod := range pods {
 			if podReady(pod) {
@@ -111,7 +111,7 @@ func (n *Node) waitReady(t TB, app string, count int) {
 // waitCounted waits until the budget knows the workload's pods.
 func (n *Node) waitCounted(t TB, app string, count int32) {
 	t.Helper()
-	err := await(t.Context(), n.cp, n.ofApp("poddisruptionbudgets", n.cp.Admin.PolicyV1().RESTClient(), app), func(budgets []*policyv1.PodDisruptionBudget) bool {
+	err := await(t.Context(), n.ofApp("poddisruptionbudgets", n.cp.Admin.PolicyV1().RESTClient(), app), func(budgets []*policyv1.PodDisruptionBudget) bool {
 		return len(budgets) == 1 && budgets[0].Status.CurrentHealthy >= count
 	})
 	if err != nil {
@@ -147,15 +147,13 @@ func (n *Node) ofApp(resource string, client rest.Interface, app string) cache.L
 	})
 }
 
-// await watches objects until condition holds for all of them together. It does not wait for what a crashed control plane can't do any
-// more.
+// await watches objects until condition holds for all of them together.
 func await[T any, P interface {
 	*T
 	runtime.Object
-}](ctx context.Context, cp *ControlPlane, source cache.ListerWatcher, condition func([]P) bool) error {
+}](ctx context.Context, source cache.ListerWatcher, condition func([]P) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	defer context.AfterFunc(cp.health, cancel)()
 	changed := make(chan struct{}, 1)
 	change := func() {
 		select {
@@ -193,9 +191,6 @@ func (n *Node) describe(t TB) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Second)
 	defer cancel()
 	var b strings.Builder
-	if err := n.cp.Crashed(); err != nil {
-		return err.Error()
-	}
 	core := n.cp.Admin.CoreV1()
 	if node, err := core.Nodes().Get(ctx, n.Name, metav1.GetOptions{}); err != nil {
 		fmt.Fprintln(&b, "node:", err)

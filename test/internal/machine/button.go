@@ -1,10 +1,7 @@
 package machine
 
 import (
-	"bytes"
-	"encoding/binary"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/nth-project/nth/test/internal/lab"
@@ -23,21 +20,16 @@ func (m *Machine) AddPowerButton(t lab.TB) {
 	m.Run(t, "systemd-run", "--quiet", "--unit=power-button", "--property=DefaultDependencies=no", "sh", "-c", "exec sleep infinity 3<>"+button)
 }
 
-// PressPower presses the power button, and returns when that was.
-func (m *Machine) PressPower(t lab.TB) time.Time {
+// press writes what the kernel reports of a press, by linux/input.h and its event codes: EV_KEY and KEY_POWER, down and up.
+const press = `
+import struct, sys
+with open(sys.argv[1], "wb") as button:
+    for kind, code, value in (1, 116, 1), (0, 0, 0), (1, 116, 0), (0, 0, 0):
+        button.write(struct.pack("llHHi", int(sys.argv[2]), 0, kind, code, value))
+`
+
+// PressPower presses the power button.
+func (m *Machine) PressPower(t lab.TB) {
 	t.Helper()
-	const syn, key, power = 0, 1, 116 // EV_SYN, EV_KEY and KEY_POWER of linux/input-event-codes.h
-	pressed := time.Now()
-	var text bytes.Buffer
-	for _, event := range [][3]int{{key, power, 1}, {syn, 0, 0}, {key, power, 0}, {syn, 0, 0}} {
-		for _, field := range []any{pressed.Unix(), int64(pressed.Nanosecond() / 1000), uint16(event[0]), uint16(event[1]), int32(event[2])} { // they are small
-			_ = binary.Write(&text, binary.LittleEndian, field) // a buffer takes everything
-		}
-	}
-	var escaped strings.Builder
-	for _, b := range text.Bytes() {
-		fmt.Fprintf(&escaped, `\%03o`, b)
-	}
-	m.Run(t, "sh", "-c", "printf '"+escaped.String()+"' >"+button)
-	return pressed
+	m.Run(t, "python3", "-c", press, button, fmt.Sprint(time.Now().Unix()))
 }

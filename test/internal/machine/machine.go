@@ -209,13 +209,7 @@ func (m *Machine) RebootBy(t lab.TB, name string, args ...string) {
 	t.Helper()
 	before, _ := m.now()
 	m.Try(t, name, args...) // may not live to tell its status
-	m.WaitBoots(t, before.boots+1)
-}
-
-// WaitBoots waits until the machine has come up so often.
-func (m *Machine) WaitBoots(t lab.TB, boots int) {
-	t.Helper()
-	m.await(t, "the machine is up again", func(s state) bool { return s.boots >= boots && s.leader != 0 })
+	m.await(t, "the machine is up again", func(s state) bool { return s.boots > before.boots && s.leader != 0 })
 }
 
 // PowerOff asks the machine to power off, as an administrator does, and returns when it is off.

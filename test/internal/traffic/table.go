@@ -5,12 +5,10 @@ import (
 	"strings"
 )
 
-// Describe says what is special about a Service.
-func Describe(service string) string {
-	if service == Whole {
-		return "both pods on the machine; a budget wants one"
-	}
-	return "one of two pods on the machine; a budget grants no eviction"
+// special is what is special about each Service.
+var special = map[string]string{
+	Whole:   "both pods on the machine; a budget wants one",
+	Guarded: "one of two pods on the machine; a budget grants no eviction",
 }
 
 // Table is what came of all ways, in Markdown: the requests to each Service that were lost, and over how long a time.
@@ -18,7 +16,7 @@ func Table(results []Result, o Options) string {
 	var text strings.Builder
 	text.WriteString("| who deals with the notice |")
 	for _, service := range Services() {
-		fmt.Fprintf(&text, " %s |", Describe(service))
+		fmt.Fprintf(&text, " %s |", special[service])
 	}
 	text.WriteString("\n|---|" + strings.Repeat("--:|", len(Services())) + "\n")
 	for _, r := range results {
