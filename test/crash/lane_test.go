@@ -1,7 +1,6 @@
 package crash_test
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -27,9 +26,6 @@ const spotDocument = "/latest/meta-data/spot/instance-action"
 // settings let a withdrawal count almost at once, but not within the same look.
 const settings = "[imds]\nwithdrawn_after = \"100ms\"\n"
 
-// patience bounds every wait.
-const patience = time.Minute
-
 // A lane is a machine on which one round follows the other.
 type lane struct {
 	node    *lab.Node
@@ -48,7 +44,6 @@ type lane struct {
 	due time.Time // the time in the notice
 
 	mu      sync.Mutex
-	happens chan struct{}
 	count   int               // of what has happened
 	seen    map[happening]int // on the node, by the API server
 	removed map[string]int    // by pod, what nth said to have evicted or deleted
@@ -62,7 +57,7 @@ type happening struct {
 
 func newLane(t *testing.T, kills *atomic.Int64) *lane {
 	t.Helper()
-	l := &lane{node: lab.Shared(t).AddNode(t), imds: imdstest.NewServer(), kills: kills, happens: make(chan struct{}), whole: t}
+	l := &lane{node: lab.Shared(t).AddNode(t), imds: imdstest.NewServer(), kills: kills, whole: t}
 	t.Cleanup(l.imds.Close)
 	l.proxy = faultproxy.New(t, l.node.Kubeconfig)
 	l.machine = daemon.NewMachine(t, daemon.Options{
@@ -75,6 +70,11 @@ func newLane(t *testing.T, kills *atomic.Int64) *lane {
 // play plays a round. The first requirement that is not met ends it.
 func (l *lane) play(t *testing.T, number int, plan plan) {
 	t.Logf("the plan: %+v", plan)
+	defer func() {
+		if t.Failed() {
+			t.Logf("the record: %+v", l.machine.Record(t))
+		}
+	}()
 	quick, slow, late := fmt.Sprintf("quick-%d", number), fmt.Sprintf("slow-%d", number), fmt.Sprintf("late-%d", number)
 	pods := []string{quick + "-0", quick + "-1", quick + "-2", slow + "-0", slow + "-1"}
 	l.node.AddPods(t, quick, 3)
@@ -115,7 +115,7 @@ func (l *lane) judge(t *testing.T, began time.Time, pods []string) {
 	if claim, ok := l.node.Object(t).Annotations[cordonAnnotation]; ok {
 		t.Errorf("nth's claim is left on the node: %s", claim)
 	}
-	l.waitFor(t, "the uncordon to be seen", func() bool { return l.times(lab.Uncordoned, "") >= 1 })
+	lab.Await(t, "the uncordon is seen", func() bool { return l.times(lab.Uncordoned, "") >= 1 })
 	for _, what := range []lab.Happening{lab.Cordoned, lab.Uncordoned} {
 		if times := l.times(what, ""); times != 1 {
 			t.Errorf("the node was %s %d times, want once", what, times)
@@ -169,14 +169,13 @@ func (l *lane) happened(record func()) {
 	defer l.mu.Unlock()
 	record()
 	l.count++
-	close(l.happens)
-	l.happens = make(chan struct{})
 }
 
-func (l *lane) progress() (int, <-chan struct{}) {
+// progress is how much has happened.
+func (l *lane) progress() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.count, l.happens
+	return l.count
 }
 
 // times is how often something has happened, to the node or to a pod, in this round.
@@ -191,11 +190,8 @@ func (l *lane) pass(t *testing.T, stage string, kills []kill, broken trouble, do
 	t.Helper()
 	broken.begin(l)
 	for _, k := range kills {
-		begin, _ := l.progress()
-		l.waitFor(t, stage+" to come to a kill", func() bool {
-			now, _ := l.progress()
-			return now >= begin+k.after || done()
-		})
+		begin := l.progress()
+		lab.Await(t, stage+" has come to a kill", func() bool { return l.progress() >= begin+k.after || done() })
 		<-time.After(k.delay)
 		l.nth.MustRun(t)
 		if l.steady {
@@ -208,7 +204,7 @@ func (l *lane) pass(t *testing.T, stage string, kills []kill, broken trouble, do
 		}
 		l.start(t)
 	}
-	l.waitFor(t, stage+" to end", done)
+	lab.Await(t, stage+" has ended", done)
 }
 
 // hasLooked returns a condition that holds once the nth that runs then has looked for the notice so many times more.
@@ -216,26 +212,6 @@ func (l *lane) pass(t *testing.T, stage string, kills []kill, broken trouble, do
 func (l *lane) hasLooked(times int) func() bool {
 	goal := l.imds.Requests().ByPath[spotDocument] + times
 	return func() bool { return l.imds.Requests().ByPath[spotDocument] >= goal }
-}
-
-// waitFor waits until a condition holds, which is judged anew when something has happened, and now and then: what nth
-// writes on its disk cannot be watched.
-func (l *lane) waitFor(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	for {
-		_, happens := l.progress()
-		if condition() {
-			return
-		}
-		select {
-		case <-happens:
-		case <-time.After(10 * time.Millisecond):
-		case <-ctx.Done():
-			t.Fatalf("waiting for %s: %v; the status is %q, the record %+v", what, ctx.Err(), l.nth.Status(), l.machine.Record(t))
-		}
-	}
 }
 
 // slack is how many connections may come and go between two looks.

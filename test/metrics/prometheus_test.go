@@ -9,11 +9,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
-	"time"
-)
 
-// patience bounds every wait for Prometheus.
-const patience = 90 * time.Second
+	"github.com/nth-project/nth/test/internal/lab"
+)
 
 // A prometheus is a server that scrapes a program in the job of its name and node_exporter in the job "node", five times a
 // second, and knows the program's alerts.
@@ -82,16 +80,8 @@ func (p *prometheus) query(expr string) (int, error) {
 // await waits until a query is answered with data.
 func (p *prometheus) await(t *testing.T, expr string) {
 	t.Helper()
-	limit := time.After(patience)
-	for {
+	lab.Await(t, "there is data for "+expr, func() bool {
 		numbers, err := p.query(expr)
-		if err == nil && numbers > 0 {
-			return
-		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-limit:
-			t.Fatalf("no data for %s (%v)", expr, err)
-		}
-	}
+		return err == nil && numbers > 0
+	})
 }

@@ -56,7 +56,7 @@ func populate(t *testing.T, n *node.Node) {
 	}))...)
 	n.Node.AddDaemonSet(t, agent.name, options(agent)...)
 	for _, pod := range n.Node.Pods(t) {
-		n.Await(t, pod.Name+" serves", func() bool { return n.Life(t, pod.Name).Address != "" })
+		lab.Await(t, pod.Name+" serves", func() bool { return n.Life(t, pod.Name).Address != "" })
 	}
 }
 

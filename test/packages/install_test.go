@@ -97,7 +97,7 @@ func TestDeb_KeepsDecisionsAndLeavesNothing(t *testing.T) {
 		h.Run(t, "systemctl", "start", "nth")
 		h.Write(t, "/etc/nth/nth.toml.d/60-wrong.toml", "[drain]\nmargin = \"soon\"\n")
 		h.Run(t, "dpkg", "--install", older)
-		h.Await(t, "nth gives up on its settings", func() bool { return h.Property(t, "nth", "ActiveState") == "failed" })
+		lab.Await(t, "nth gives up on its settings", func() bool { return h.Property(t, "nth", "ActiveState") == "failed" })
 		h.WaitLogged(t, systemd.ConfigInvalid)
 		h.Run(t, "rm", "/etc/nth/nth.toml.d/60-wrong.toml")
 
@@ -128,7 +128,7 @@ func TestUpgrade_InMidDrainContinuesIt(t *testing.T) {
 		h.Node.AddDeployment(t, "db", 1, lab.MinAvailable(1))
 		h.IMDS.SetSpot("terminate", twoMinutes())
 		h.WaitStatus(t, "held by PDB db")
-		h.Await(t, "four pods have been evicted", func() bool { return len(h.Logged(t, systemd.PodEvicted)) == 4 })
+		lab.Await(t, "four pods have been evicted", func() bool { return len(h.Logged(t, systemd.PodEvicted)) == 4 })
 
 		before := h.MainPID(t)
 		h.Install(t, host.Newer)
@@ -141,7 +141,7 @@ func TestUpgrade_InMidDrainContinuesIt(t *testing.T) {
 		}
 		h.Node.AddSpare(t)
 		h.Node.Scale(t, "db", 2)
-		h.Await(t, "the pod of db is evicted", func() bool { return len(h.Logged(t, systemd.PodEvicted)) == 5 })
+		lab.Await(t, "the pod of db is evicted", func() bool { return len(h.Logged(t, systemd.PodEvicted)) == 5 })
 		h.Run(t, "systemctl", "stop", "nth")
 
 		accepted := map[string]int{}

@@ -37,7 +37,7 @@ func TestQueue_FromInstallationToPurge(t *testing.T) {
 		// Started without what it needs, it says once what is missing, as its check does.
 		const missing = "queue.url: must be set"
 		m.Try(t, "systemctl", "start", "nth-queue")
-		m.Await(t, "nth-queue gives up", func() bool { return m.Property(t, "nth-queue", "ActiveState") == "failed" })
+		lab.Await(t, "nth-queue gives up", func() bool { return m.Property(t, "nth-queue", "ActiveState") == "failed" })
 		if got := m.Property(t, "nth-queue", "ExecMainStatus"); got != "78" {
 			t.Errorf("without settings it ended with status %s, want 78", got)
 		}

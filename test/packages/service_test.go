@@ -14,6 +14,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/host"
+	"github.com/nth-project/nth/test/internal/lab"
 	"github.com/nth-project/nth/test/internal/machine"
 )
 
@@ -232,7 +233,7 @@ func mustWriteMetrics(t *testing.T, h *host.Host) {
 	written := func(dir string) {
 		t.Helper()
 		file := dir + "/nth.prom"
-		h.Await(t, file+" is there", func() bool { return h.Try(t, "test", "-e", file).Status == 0 })
+		lab.Await(t, file+" is there", func() bool { return h.Try(t, "test", "-e", file).Status == 0 })
 		if mode := h.Run(t, "stat", "--format=%a %U", file); mode != "644 root" {
 			t.Errorf("%s is %s, want 644 root", file, mode)
 		}
@@ -259,7 +260,7 @@ func mustBeStartedAgain(t *testing.T, h *host.Host) {
 	h.Run(t, "systemctl", "daemon-reload")
 	restart(t, h, "")
 	before := h.Hang(t, "nth")
-	h.Await(t, "systemd has started nth again", func() bool { return h.Property(t, "nth", "NRestarts") == "1" })
+	lab.Await(t, "systemd has started nth again", func() bool { return h.Property(t, "nth", "NRestarts") == "1" })
 	h.WaitWatching(t)
 	if after := h.MainPID(t); after == before || after == "0" {
 		t.Errorf("the process is %s, and was %s before", after, before)
@@ -282,7 +283,7 @@ func mustReload(t *testing.T, h *host.Host) {
 		t.Error("a reload of wrong settings does not fail")
 	}
 	h.WaitLogged(t, systemd.ConfigInvalid)
-	h.Await(t, "the reload has ended", func() bool { return h.Property(t, "nth", "ActiveState") == "active" })
+	lab.Await(t, "the reload has ended", func() bool { return h.Property(t, "nth", "ActiveState") == "active" })
 
 	h.Node.AddPods(t, "stays", 1)
 	h.IMDS.SetSpot("terminate", twoMinutes())

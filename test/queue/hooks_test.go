@@ -76,13 +76,13 @@ func TestLaunch_IsCompletedOnceTheNodeIsReady(t *testing.T) {
 
 	s.Send(t, region.Launching("group-28", "join", id))
 
-	s.Await(t, "the message is being worked on", func() bool { _, held := s.Count(t); return held == 1 })
+	lab.Await(t, "the message is being worked on", func() bool { _, held := s.Count(t); return held == 1 })
 	if calls := s.Groups.Calls("CompleteLifecycleAction"); len(calls) > 0 {
 		t.Errorf("the launch was completed before there was a node: %v", calls)
 	}
 	node := s.cp.AddNode(t)
 	region.Bind(t, s.cp, node, id)
-	s.Await(t, "the launch is completed", func() bool { return s.Groups.State(id) == "Pending:Proceed" })
+	lab.Await(t, "the launch is completed", func() bool { return s.Groups.State(id) == "Pending:Proceed" })
 	s.WaitEmpty(t)
 	mustBeCompleted(t, s, id)
 	if node.Object(t).Spec.Unschedulable {

@@ -43,7 +43,7 @@ func TestNotices_OfManyNodesAreInTheCluster(t *testing.T) {
 // waitEvents waits until there are Events about an object with all those reasons, of which nth-queue is the source.
 func (s *scene) waitEvents(t *testing.T, about fields.Set, reasons ...string) {
 	t.Helper()
-	s.Await(t, fmt.Sprintf("%v has the Events %v", about, reasons), func() bool {
+	lab.Await(t, fmt.Sprintf("%v has the Events %v", about, reasons), func() bool {
 		list, err := s.cp.Admin.CoreV1().Events(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{FieldSelector: fields.SelectorFromSet(about).String()})
 		if err != nil {
 			t.Fatalf("listing Events: %v", err)

@@ -39,7 +39,7 @@ func (s *scene) startBelow(t *testing.T, first, node *lab.Node) (consumer *daemo
 	if _, err := s.cp.Admin.CoreV1().Pods(first.Namespace).Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s.Await(t, pod+" is ready", func() bool {
+	lab.Await(t, pod+" is ready", func() bool {
 		found, err := s.cp.Admin.CoreV1().Pods(first.Namespace).Get(t.Context(), pod, metav1.GetOptions{})
 		return err == nil && slices.ContainsFunc(found.Status.Conditions, func(c corev1.PodCondition) bool {
 			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
@@ -178,7 +178,7 @@ func mustHaveItsOwnLevel(t *testing.T, s *scene) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Await(t, "the API server knows the level", func() bool {
+	lab.Await(t, "the API server knows the level", func() bool {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, asker.Host+"/api/v1/nodes?limit=1", nil)
 		if err != nil {
 			t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/daemon"
+	"github.com/nth-project/nth/test/internal/lab"
 	"github.com/nth-project/nth/test/internal/region"
 	"github.com/nth-project/nth/test/internal/storm"
 )
@@ -117,7 +118,7 @@ func mustBeEvictedOnce(t *testing.T, pods int, consumers ...*daemon.Daemon) {
 // awaitEviction waits until one of the consumers is in the middle of a drain, and returns that one.
 func awaitEviction(t *testing.T, s *scene, consumers []*daemon.Daemon) (holder *daemon.Daemon) {
 	t.Helper()
-	s.Await(t, "a drain has begun", func() bool {
+	lab.Await(t, "a drain has begun", func() bool {
 		for _, c := range consumers {
 			if len(c.Logged(systemd.PodEvicted)) > 0 {
 				holder = c

@@ -31,7 +31,7 @@ func announced(t *testing.T, h *host.Host) bool {
 // waitScheduled waits until logind is to power off by itself, whatever becomes of nth.
 func waitScheduled(t *testing.T, h *host.Host) {
 	t.Helper()
-	h.Await(t, "logind is to power off by itself", func() bool {
+	lab.Await(t, "logind is to power off by itself", func() bool {
 		return strings.Contains(h.Logind(t, "ScheduledShutdown"), `"poweroff"`)
 	})
 }
@@ -47,7 +47,7 @@ func TestPress_IsAnsweredByADrainBeforeAnybodyElseHearsOfIt(t *testing.T) {
 			t.Error("logind has announced the shutdown before the node is drained")
 		}
 		h.WaitLogged(t, systemd.Drained)
-		h.Await(t, "logind announces the shutdown", func() bool { return announced(t, h) })
+		lab.Await(t, "logind announces the shutdown", func() bool { return announced(t, h) })
 		letGo()
 		h.WaitOff(t)
 		mustBeDrained(t, h)

@@ -167,7 +167,7 @@ func TestShutdown_WithoutAnAPIServerEndsAllTheSame(t *testing.T) {
 	h.Write(t, "/etc/systemd/logind.conf.d/85-site.conf", "[Login]\nInhibitDelayMaxSec=10\n")
 	h.Run(t, "chmod", "-R", "a+rX", "/etc/systemd/logind.conf.d")
 	h.Run(t, "systemctl", "restart", "systemd-logind")
-	h.Await(t, "nth warns of the delay", func() bool {
+	lab.Await(t, "nth warns of the delay", func() bool {
 		return slices.ContainsFunc(h.Logged(t, systemd.Started), func(e machine.Entry) bool {
 			return strings.Contains(e.Message(), "can be held for 10s only") && e["PRIORITY"] == "4"
 		})

@@ -172,7 +172,7 @@ func (h *Host) Inside(t lab.TB, args ...string) machine.Outcome {
 func (h *Host) Daemon(t lab.TB) string {
 	t.Helper()
 	pid := ""
-	h.Await(t, "the daemon runs", func() bool {
+	lab.Await(t, "the daemon runs", func() bool {
 		// A command such as "nth status" may be seen, too; it ends.
 		pid = strings.TrimSpace(h.Try(t, "sh", "-c", "grep -lx nth /proc/[0-9]*/comm 2>/dev/null | cut -d / -f 3").Stdout)
 		return pid != "" && !strings.Contains(pid, "\n")
@@ -208,7 +208,7 @@ func (h *Host) Said(t lab.TB, text string) []machine.Entry {
 // WaitSaid waits until the container has said something that contains the text so often.
 func (h *Host) WaitSaid(t lab.TB, text string, times int) {
 	t.Helper()
-	h.Await(t, fmt.Sprintf("the container has said %q %d times", text, times), func() bool { return len(h.Said(t, text)) >= times })
+	lab.Await(t, fmt.Sprintf("the container has said %q %d times", text, times), func() bool { return len(h.Said(t, text)) >= times })
 }
 
 // Errors is what was written to the container's standard error, which on Bottlerocket is shown on the console.

@@ -19,7 +19,7 @@ type Outcome struct {
 // Command runs nth with the arguments to its end, as an operator would on the machine: with its settings and the environment of its daemon.
 func (m *Machine) Command(t lab.TB, args ...string) Outcome {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), lab.Patience)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	command := exec.CommandContext(ctx, m.binary, append(args, "--config", m.ConfigFile())...)

@@ -18,9 +18,6 @@ import (
 	"github.com/nth-project/nth/test/internal/lab"
 )
 
-// patience bounds every wait for the daemon.
-const patience = 150 * time.Second
-
 // Options say how nth is run. The zero value of a field leaves a setting out.
 type Options struct {
 	// Kubeconfig is the kubelet's; IMDS the metadata service's URL.
@@ -197,7 +194,7 @@ func (d *Daemon) Stop(t lab.TB) {
 	_ = d.cmd.Process.Signal(syscall.SIGTERM) // fails only if it has ended, which the status tells
 	select {
 	case <-d.done:
-	case <-time.After(patience):
+	case <-time.After(lab.Patience):
 		t.Fatalf("nth does not stop")
 	}
 	if d.err != nil {
@@ -290,25 +287,24 @@ func withID(messageID string) func(Entry) bool {
 // await waits until the words are as they should be, which isSo tells while they are locked.
 func (d *Daemon) await(t lab.TB, what string, isSo func() bool) {
 	t.Helper()
-	limit, ended := time.After(patience), false
-	for {
-		d.words.mu.Lock()
-		so, changed := isSo(), d.words.changed
-		d.words.mu.Unlock()
-		if so {
-			return
+	ended := false
+	defer func() {
+		if t.Failed() {
+			t.Logf("the status is %q", d.Status())
 		}
-		if ended {
+	}()
+	lab.Await(t, "there is "+what, func() bool {
+		d.words.mu.Lock()
+		so := isSo()
+		d.words.mu.Unlock()
+		if !so && ended {
 			t.Fatalf("waiting for %s: nth ended: %v", what, d.err)
 		}
 		select {
-		case <-changed:
 		case <-d.done:
 			ended = true // its last words are there now
-		case <-limit:
-			t.Fatalf("waiting for %s: it does not come; the status is %q", what, d.Status())
-		case <-t.Context().Done():
-			t.Fatalf("waiting for %s: %v", what, t.Context().Err())
+		default:
 		}
-	}
+		return so
+	})
 }

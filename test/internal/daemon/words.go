@@ -22,8 +22,7 @@ type Entry struct {
 
 // words are what a daemon has said: its journal, which is the process's standard error, and what it has notified the service manager of.
 type words struct {
-	mu      sync.Mutex
-	changed chan struct{} // closed when there is more
+	mu sync.Mutex
 
 	partial []byte // the last line of standard error, until it is whole
 	entries []Entry
@@ -46,7 +45,7 @@ func listen(path string) (*words, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listening for notifications: %w", err)
 	}
-	w := &words{changed: make(chan struct{}), socket: socket}
+	w := &words{socket: socket}
 	go func() {
 		buffer := make([]byte, 64<<10)
 		for {
@@ -54,27 +53,18 @@ func listen(path string) (*words, error) {
 			if err != nil {
 				return
 			}
-			w.take(func() {
-				for line := range strings.Lines(string(buffer[:n])) {
-					w.notified(strings.TrimSuffix(line, "\n"))
-				}
-			})
+			for line := range strings.Lines(string(buffer[:n])) {
+				w.notified(strings.TrimSuffix(line, "\n"))
+			}
 		}
 	}()
 	return w, nil
 }
 
-// take changes the words, and wakes those who wait for a change.
-func (w *words) take(change func()) {
+// notified takes in one assignment of a notification.
+func (w *words) notified(assignment string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	change()
-	close(w.changed)
-	w.changed = make(chan struct{})
-}
-
-// notified takes in one assignment of a notification. w.mu is held.
-func (w *words) notified(assignment string) {
 	name, value, _ := strings.Cut(assignment, "=")
 	switch name {
 	case "READY":
@@ -92,18 +82,17 @@ func (w *words) notified(assignment string) {
 
 // Write takes in a piece of the process's standard error.
 func (w *words) Write(p []byte) (int, error) {
-	w.take(func() {
-		w.partial = append(w.partial, p...)
-		for {
-			line, rest, whole := bytes.Cut(w.partial, []byte("\n"))
-			if !whole {
-				return
-			}
-			w.line(line)
-			w.partial = rest
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.partial = append(w.partial, p...)
+	for {
+		line, rest, whole := bytes.Cut(w.partial, []byte("\n"))
+		if !whole {
+			return len(p), nil
 		}
-	})
-	return len(p), nil
+		w.line(line)
+		w.partial = rest
+	}
 }
 
 func (w *words) line(line []byte) {

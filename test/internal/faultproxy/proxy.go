@@ -62,7 +62,7 @@ type Proxy struct {
 	fault   Fault
 	lifting *time.Timer
 	met     int           // parts that the fault has met
-	changed chan struct{} // closed when fault or met changes
+	changed chan struct{} // closed when fault changes
 	open    map[*net.TCPConn]bool
 }
 
@@ -123,11 +123,6 @@ func (p *Proxy) Fault(f Fault) {
 			reset(c)
 		}
 	}
-	p.tell()
-}
-
-// tell wakes those who wait for a change. p.mu is held.
-func (p *Proxy) tell() {
 	close(p.changed)
 	p.changed = make(chan struct{})
 }
@@ -216,8 +211,6 @@ func (p *Proxy) meet(answer bool) Kind {
 		if !counted {
 			counted = true
 			p.met++
-			p.tell()
-			changed = p.changed
 		}
 		p.mu.Unlock()
 		if kind != BlackHole {
@@ -231,24 +224,11 @@ func (p *Proxy) meet(answer bool) Kind {
 // refuses.
 func (p *Proxy) AwaitMet(t lab.TB, more int) {
 	t.Helper()
-	limit := time.After(2 * time.Minute)
-	begin := -1
-	for {
+	met := func() int {
 		p.mu.Lock()
-		met, changed := p.met, p.changed
-		p.mu.Unlock()
-		if begin < 0 {
-			begin = met
-		}
-		if met >= begin+more {
-			return
-		}
-		select {
-		case <-changed:
-		case <-limit:
-			t.Fatalf("waiting for %d more requests to meet a fault: %d have", more, met-begin)
-		case <-t.Context().Done():
-			t.Fatalf("waiting for %d more requests to meet a fault: %v", more, t.Context().Err())
-		}
+		defer p.mu.Unlock()
+		return p.met
 	}
+	begin := met()
+	lab.Await(t, fmt.Sprintf("%d more requests have met a fault", more), func() bool { return met() >= begin+more })
 }

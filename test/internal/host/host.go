@@ -136,7 +136,7 @@ func (h *Host) Logged(t lab.TB, messageID string) []machine.Entry {
 func (h *Host) WaitLogged(t lab.TB, messageID string) machine.Entry {
 	t.Helper()
 	var found []machine.Entry
-	h.Await(t, "the journal has the message "+messageID, func() bool {
+	lab.Await(t, "the journal has the message "+messageID, func() bool {
 		found = h.Journal(t, "--boot", "--identifier=nth", "MESSAGE_ID="+messageID)
 		return len(found) > 0
 	})

@@ -183,7 +183,7 @@ func (n *Node) createNamespace(ctx context.Context) error {
 // remove takes the node and its workloads away from a control plane that other
 // tests go on to use. The namespace first, so that nothing is made anew.
 func (n *Node) remove(t TB) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), Patience)
 	defer cancel()
 	core, now := n.cp.Admin.CoreV1(), *metav1.NewDeleteOptions(0)
 	for _, err := range []error{

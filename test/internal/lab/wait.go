@@ -16,9 +16,21 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// patience bounds every wait of the lab: more than the two minutes that EC2
-// leaves after a notice, so that what it allows is never judged too early.
-const patience = 150 * time.Second
+// Patience bounds every wait of the lab: more than the two minutes that EC2
+// leaves after a notice, so that what it allows is never judged too early, and
+// what a linter of packages takes on a busy host.
+const Patience = 5 * time.Minute
+
+// Await waits until condition is true, which what describes, and fails the test
+// if that does not come. It is for what cannot be watched.
+func Await(t TB, what string, condition func() bool) {
+	t.Helper()
+	for limit := time.Now().Add(Patience); !condition(); time.Sleep(10 * time.Millisecond) {
+		if t.Context().Err() != nil || time.Now().After(limit) {
+			t.Fatalf("waiting until %s: it does not come", what)
+		}
+	}
+}
 
 // WaitFor waits until the Node is as condition wants it, and fails the test if
 // it does not get there. what completes "waiting until the node is".
@@ -152,7 +164,7 @@ func await[T any, P interface {
 	*T
 	runtime.Object
 }](ctx context.Context, source cache.ListerWatcher, condition func([]P) bool) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	changed := make(chan struct{}, 1)
 	change := func() {

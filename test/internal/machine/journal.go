@@ -25,7 +25,7 @@ var asData = []string{"--output=json", "--all", "--no-pager", "--quiet"}
 // was written before. A machine that is off can be asked as well.
 func (m *Machine) Journal(t lab.TB, args ...string) []Entry {
 	t.Helper()
-	if s, _ := m.now(); s.off {
+	if m.Off() {
 		return JournalIn(t, m.Path("/var/log/journal"), args...)
 	}
 	m.Run(t, "journalctl", "--sync")
@@ -67,7 +67,7 @@ func entries(t lab.TB, text string) []Entry {
 // Hang stops the main process of a unit, once there is one, and returns its ID.
 func (m *Machine) Hang(t lab.TB, unit string) (pid string) {
 	t.Helper()
-	m.Await(t, unit+" runs", func() bool {
+	lab.Await(t, unit+" runs", func() bool {
 		pid = m.Property(t, unit, "MainPID")
 		return pid != "0" // 0 would be the process group of the tests themselves.
 	})

@@ -16,13 +16,13 @@ func (m *Machine) Logind(t lab.TB, property string) string {
 // AwaitLock waits until logind lists an inhibitor lock that a process by that name holds, on "shutdown" or on "handle-power-key".
 func (m *Machine) AwaitLock(t lab.TB, who, what string) {
 	t.Helper()
-	m.Await(t, who+" holds its lock on "+what, func() bool { return m.hasLock(t, who, what) })
+	lab.Await(t, who+" holds its lock on "+what, func() bool { return m.hasLock(t, who, what) })
 }
 
 // AwaitNoLock waits until logind lists no such lock.
 func (m *Machine) AwaitNoLock(t lab.TB, who, what string) {
 	t.Helper()
-	m.Await(t, who+" holds no lock on "+what, func() bool { return !m.hasLock(t, who, what) })
+	lab.Await(t, who+" holds no lock on "+what, func() bool { return !m.hasLock(t, who, what) })
 }
 
 func (m *Machine) hasLock(t lab.TB, who, what string) bool {

@@ -27,7 +27,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/nth-project/nth/test/internal/lab"
 )
@@ -63,12 +62,6 @@ func OnSuites(t *testing.T, test func(t *testing.T, suite string)) {
 	}
 }
 
-// patience bounds every wait for a machine. A boot takes half a second; a linter of packages, on a busy host, minutes.
-const patience = 5 * time.Minute
-
-// pollEvery is the pause between two looks at what cannot be waited for.
-const pollEvery = 20 * time.Millisecond
-
 // A Machine is a booted system, or one that is off.
 type Machine struct {
 	// Name is its host name too.
@@ -78,7 +71,6 @@ type Machine struct {
 
 	mu    sync.Mutex
 	state state
-	moved chan struct{} // closed when state changes
 }
 
 // A state is what is known of a machine.
@@ -114,10 +106,7 @@ func Boot(t lab.TB, suite string, packages ...string) *Machine {
 func BootWith(t lab.TB, suite string, o Options) *Machine {
 	t.Helper()
 	base := Root(t, suite, o.Packages...)
-	m := &Machine{
-		Name:  fmt.Sprintf("nth-machine-%d-%d", os.Getpid(), number.Add(1)),
-		moved: make(chan struct{}),
-	}
+	m := &Machine{Name: fmt.Sprintf("nth-machine-%d-%d", os.Getpid(), number.Add(1))}
 	var err error
 	m.launcher, err = launch(m.Name, base, o, m.heard)
 	if err != nil {
@@ -166,36 +155,24 @@ func (m *Machine) heard(change func(*state)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	change(&m.state)
-	close(m.moved)
-	m.moved = make(chan struct{})
 }
 
-func (m *Machine) now() (state, <-chan struct{}) {
+func (m *Machine) now() state {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.state, m.moved
+	return m.state
 }
 
 // await waits until the machine is as condition wants it.
-func (m *Machine) await(t lab.TB, what string, condition func(state) bool) state {
+func (m *Machine) await(t lab.TB, what string, condition func(state) bool) {
 	t.Helper()
-	limit := time.After(patience)
-	for {
-		s, moved := m.now()
-		if condition(s) {
-			return s
+	lab.Await(t, what, func() bool {
+		s := m.now()
+		if !condition(s) && s.gone != nil {
+			t.Fatalf("waiting until %s: %v", what, s.gone)
 		}
-		if s.gone != nil {
-			t.Fatalf("waiting until %s: %v; the console said:\n%s", what, s.gone, m.launcher.console)
-		}
-		select {
-		case <-moved:
-		case <-limit:
-			t.Fatalf("waiting until %s: it does not come; the console said:\n%s", what, m.launcher.console)
-		case <-t.Context().Done():
-			t.Fatalf("waiting until %s: %v", what, t.Context().Err())
-		}
-	}
+		return condition(s)
+	})
 }
 
 // Reboot asks the machine to reboot, as an administrator does, and returns when it is up again.
@@ -207,7 +184,7 @@ func (m *Machine) Reboot(t lab.TB) {
 // RebootBy is Reboot by another command.
 func (m *Machine) RebootBy(t lab.TB, name string, args ...string) {
 	t.Helper()
-	before, _ := m.now()
+	before := m.now()
 	m.Try(t, name, args...) // may not live to tell its status
 	m.await(t, "the machine is up again", func(s state) bool { return s.boots > before.boots && s.leader != 0 })
 }
@@ -237,8 +214,7 @@ func (m *Machine) CutPower(t lab.TB) {
 
 // Off tells whether the machine is off.
 func (m *Machine) Off() bool {
-	s, _ := m.now()
-	return s.off
+	return m.now().off
 }
 
 // Path is where the test finds a file of the machine, whether that is on or off.

@@ -81,16 +81,6 @@ func (m *Machine) Property(t lab.TB, unit, property string) string {
 	return m.Run(t, "systemctl", "show", "--value", "--property="+property, unit)
 }
 
-// Await waits until condition is true, which what describes, and fails the test if that does not come.
-func (m *Machine) Await(t lab.TB, what string, condition func() bool) {
-	t.Helper()
-	for limit := time.Now().Add(patience); !condition(); time.Sleep(pollEvery) {
-		if t.Context().Err() != nil || time.Now().After(limit) {
-			t.Fatalf("waiting until %s: it does not come", what)
-		}
-	}
-}
-
 // AwaitText waits until what say returns, which what names, contains the text.
 func (m *Machine) AwaitText(t lab.TB, what, text string, say func() string) {
 	t.Helper()
@@ -100,7 +90,7 @@ func (m *Machine) AwaitText(t lab.TB, what, text string, say func() string) {
 			t.Logf("%s said last %q", what, last)
 		}
 	}()
-	m.Await(t, fmt.Sprintf("%s says %q", what, text), func() bool {
+	lab.Await(t, fmt.Sprintf("%s says %q", what, text), func() bool {
 		last = say()
 		return strings.Contains(last, text)
 	})
@@ -110,7 +100,7 @@ func (m *Machine) AwaitText(t lab.TB, what, text string, say func() string) {
 // not end.
 func (m *Machine) pipe(t lab.TB, stdin []byte, name string, args ...string) Outcome {
 	t.Helper()
-	s, _ := m.now()
+	s := m.now()
 	if s.leader == 0 {
 		t.Fatalf("running %s %q in the machine: it is off", name, args)
 	}
@@ -121,7 +111,7 @@ func (m *Machine) pipe(t lab.TB, stdin []byte, name string, args ...string) Outc
 	if command.Stdout, command.Stderr = &stdout, &stderr; len(stdin) > 0 {
 		command.Stdin = bytes.NewReader(stdin)
 	}
-	err := inside(s.leader, command, patience)
+	err := inside(s.leader, command, lab.Patience)
 	if _, ended := errors.AsType[*exec.ExitError](err); err != nil && !ended {
 		t.Fatalf("running %s %q in the machine: %v", name, args, err)
 	}

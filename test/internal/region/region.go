@@ -16,7 +16,6 @@ import (
 	"net/http/httptest"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -92,23 +91,11 @@ func (r *Region) Count(t lab.TB) (visible, inFlight int) {
 // WaitEmpty waits until no message is left, neither visible nor in flight.
 func (r *Region) WaitEmpty(t lab.TB) {
 	t.Helper()
-	r.Await(t, "the queue is empty", func() bool {
+	lab.Await(t, "the queue is empty", func() bool {
 		visible, inFlight := r.Count(t)
 		return visible+inFlight == 0
 	})
 }
-
-// Await waits until something is so that nobody tells of.
-func (r *Region) Await(t lab.TB, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !is(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waiting until %s: it is not so", what)
-		}
-	}
-}
-
-const patience = 150 * time.Second
 
 var instances atomic.Int64
 

@@ -101,7 +101,7 @@ func Run(t lab.TB, cp *lab.ControlPlane, way Way, o Options) Result {
 	for _, load := range s.loads {
 		running.Go(func() { load.run(flow) })
 	}
-	s.stays.Await(t, "every Service answers", func() bool {
+	lab.Await(t, "every Service answers", func() bool {
 		for _, load := range s.loads {
 			if load.soFar().Sent < rate {
 				return false
@@ -197,7 +197,7 @@ func (s *scene) watch(t lab.TB) {
 	for _, service := range Services() {
 		follow(t, s.cp.Admin, s.stays.Node.Namespace, service, s.views[service])
 	}
-	s.stays.Await(t, "the clients know all endpoints", func() bool {
+	lab.Await(t, "the clients know all endpoints", func() bool {
 		for _, v := range s.views {
 			if len(v.usable()) != 2 {
 				return false
@@ -238,7 +238,7 @@ func (s *scene) interrupt(ctx context.Context, t lab.TB, way Way, o Options, run
 	gone()
 	way.lose(t, s.doomed)
 	if way.button {
-		s.stays.Await(t, "the machine is off", s.doomed.Off)
+		lab.Await(t, "the machine is off", s.doomed.Off)
 	}
 	return notice, end
 }
@@ -247,5 +247,5 @@ func (s *scene) interrupt(ctx context.Context, t lab.TB, way Way, o Options, run
 func (s *scene) pass(t lab.TB, last time.Duration) {
 	t.Helper()
 	over := time.Now().Add(last)
-	s.stays.Await(t, "time passes", func() bool { return time.Now().After(over) })
+	lab.Await(t, "time passes", func() bool { return time.Now().After(over) })
 }
