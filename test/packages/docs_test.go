@@ -11,12 +11,13 @@ import (
 	"github.com/nth-project/nth/test/internal/daemon"
 	"github.com/nth-project/nth/test/internal/docs"
 	"github.com/nth-project/nth/test/internal/host"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // What operators are to type on a node, by the pages, is typed on one: installing nth first, removing it at the end.
 func TestWhatThePagesSayCanBeTypedOnANode(t *testing.T) {
 	t.Parallel()
-	h := bareHost(t, "trixie")
+	h := host.Bare(t, lab.Shared(t), "trixie")
 	h.Join(t)
 	h.Node.AddDeployment(t, "web", 2)
 	h.Put(t, host.Package(t, host.Older, "deb"), "/root/nth_0.1.0-1_amd64.deb")

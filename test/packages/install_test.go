@@ -40,7 +40,7 @@ users:
 // Some images are made on a machine that runs, as Packer does it, and is no node; others in a root directory with no service manager in it.
 func TestDeb_StartsNothingWhereAnImageIsMade(t *testing.T) {
 	machine.OnSuites(t, func(t *testing.T, suite string) {
-		h := bareHost(t, suite)
+		h := host.Bare(t, lab.Shared(t), suite)
 		h.Write(t, "/var/lib/kubelet/kubeconfig", placeholder)
 		for _, v := range []host.Version{host.Older, host.Newer} {
 			h.Install(t, v)
@@ -73,7 +73,7 @@ const edit = "# edited\n"
 
 func TestDeb_KeepsDecisionsAndLeavesNothing(t *testing.T) {
 	machine.OnSuites(t, func(t *testing.T, suite string) {
-		h := bareHost(t, suite)
+		h := host.Bare(t, lab.Shared(t), suite)
 		h.Join(t)
 		older, newer := h.PutPackage(t, host.Older, "deb"), h.PutPackage(t, host.Newer, "deb")
 		h.Run(t, "rm", "-r", "/etc/nth")
@@ -122,7 +122,7 @@ func TestDeb_KeepsDecisionsAndLeavesNothing(t *testing.T) {
 
 func TestUpgrade_InMidDrainContinuesIt(t *testing.T) {
 	machine.OnSuites(t, func(t *testing.T, suite string) {
-		h := newHost(t, suite)
+		h := host.New(t, lab.Shared(t), suite)
 		h.Node.AddDeployment(t, "web", 2)
 		h.Node.AddPods(t, "stubborn", 2, lab.Grace(90*time.Second), lab.NeverGoes())
 		h.Node.AddDeployment(t, "db", 1, lab.MinAvailable(1))
@@ -163,7 +163,7 @@ func TestUpgrade_InMidDrainContinuesIt(t *testing.T) {
 // as it would there; what it cannot do is find what the package depends on.
 func TestRPM_LivesItsLife(t *testing.T) {
 	machine.OnSuites(t, func(t *testing.T, suite string) {
-		h := bareHost(t, suite)
+		h := host.Bare(t, lab.Shared(t), suite)
 		older, newer := h.PutPackage(t, host.Older, "rpm"), h.PutPackage(t, host.Newer, "rpm")
 		// Where there is no node, and where presets forbid it, nothing is started, and what is stopped stays so.
 		for _, c := range []struct{ file, text, enabled string }{

@@ -9,24 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nth-project/nth/test/internal/host"
 	"github.com/nth-project/nth/test/internal/lab"
 	"github.com/nth-project/nth/test/internal/machine"
 )
 
 func TestMain(m *testing.M) { os.Exit(lab.Main(m, 4)) }
-
-// newHost boots a machine on which nth watches over a node.
-func newHost(t *testing.T, suite string) *host.Host {
-	t.Helper()
-	return host.New(t, lab.Shared(t), suite)
-}
-
-// bareHost boots a machine on which neither nth is nor a kubelet.
-func bareHost(t *testing.T, suite string) *host.Host {
-	t.Helper()
-	return host.Bare(t, lab.Shared(t), suite)
-}
 
 // twoMinutes is the notice that EC2 gives; nth believes no longer one.
 func twoMinutes() time.Time { return time.Now().Add(2 * time.Minute) }

@@ -22,12 +22,6 @@ func withAButton(t *testing.T, test func(t *testing.T, h *host.Host)) {
 	})
 }
 
-// announced tells whether logind is shutting down.
-func announced(t *testing.T, h *host.Host) bool {
-	t.Helper()
-	return h.Logind(t, "PreparingForShutdown") == "b true"
-}
-
 // waitScheduled waits until logind is to power off by itself, whatever becomes of nth.
 func waitScheduled(t *testing.T, h *host.Host) {
 	t.Helper()
@@ -43,11 +37,12 @@ func TestPress_IsAnsweredByADrainBeforeAnybodyElseHearsOfIt(t *testing.T) {
 		h.PressPower(t)
 		h.WaitLogged(t, systemd.DrainStarted)
 		waitScheduled(t, h)
-		if announced(t, h) {
+		const announced = "b true"
+		if h.Logind(t, "PreparingForShutdown") == announced {
 			t.Error("logind has announced the shutdown before the node is drained")
 		}
 		h.WaitLogged(t, systemd.Drained)
-		lab.Await(t, "logind announces the shutdown", func() bool { return announced(t, h) })
+		lab.Await(t, "logind announces the shutdown", func() bool { return h.Logind(t, "PreparingForShutdown") == announced })
 		letGo()
 		h.WaitOff(t)
 		mustBeDrained(t, h)
