@@ -47,8 +47,10 @@ var hostCtr string
 
 // service is the host container's, as Bottlerocket has it: nobody watches, and what has ended is started again after 45 s. systemd
 // stops host-ctr alone, which on Bottlerocket is not the parent of what it runs. What goes to the console there goes into a file.
+// After=dbus.service is ours: where D-Bus is stopped first, nth cannot ask whether the host goes down or only the container.
 const service = `[Unit]
 Description=Host container: %i
+After=dbus.service
 [Service]
 Type=simple
 ExecStart=/usr/bin/host-ctr %i
