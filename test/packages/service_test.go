@@ -180,15 +180,15 @@ worker.start()
 worker.join()
 socket.socket(socket.AF_INET6, socket.SOCK_STREAM).close()
 os.path.exists(os.path.expanduser("~/.aws/config"))
-pem = open("/var/lib/kubelet/pki/kubelet-client-current.pem").read()
 print(json.dumps({
     "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
-    "status": {"clientCertificateData": pem, "clientKeyData": pem},
+    "status": {"token": open("/etc/kubernetes/token").read()},
 }))
 `
 
 // mustLetAPluginWork gives the kubelet's kubeconfig that plugin for a while, and drains the node with the credential that it prints.
 func mustLetAPluginWork(t *testing.T, h *host.Host) {
+	h.Write(t, "/etc/kubernetes/token", h.Node.Token())
 	h.Write(t, "/usr/local/bin/fetch-token", plugin)
 	h.Run(t, "chmod", "755", "/usr/local/bin/fetch-token")
 	h.JoinAs(t, clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{

@@ -113,14 +113,10 @@ func (h *Host) UserData(t lab.TB, settings string) {
 // host's: a script for its shell, linked with its library.
 func (h *Host) JoinByPlugin(t lab.TB) {
 	t.Helper()
-	certificate, err := os.ReadFile(h.Node.Certificate)
-	if err != nil {
-		t.Fatalf("reading the node's certificate: %v", err)
-	}
 	const version = "client.authentication.k8s.io/v1beta1"
 	credential, err := json.Marshal(map[string]any{
 		"kind": "ExecCredential", "apiVersion": version,
-		"status": map[string]string{"clientCertificateData": string(certificate), "clientKeyData": string(certificate)},
+		"status": map[string]string{"token": h.Node.Token()},
 	})
 	if err != nil {
 		t.Fatalf("%v", err)

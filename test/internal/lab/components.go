@@ -69,6 +69,7 @@ var apiserver = component{"kube-apiserver", func(cp *ControlPlane) []string {
 		"--tls-cert-file=" + serving,
 		"--tls-private-key-file=" + serving,
 		"--client-ca-file=" + cp.path("ca.pem"),
+		"--token-auth-file=" + cp.path("tokens.csv"),
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + signing,
 		"--service-account-signing-key-file=" + signing,

@@ -115,6 +115,7 @@ func (cp *ControlPlane) prepare() (err error) {
 		writeFile(cp.path("ca.pem"), cp.authority.pem),
 		writeFile(cp.path("serving.pem"), serving),
 		writeFile(cp.path("service-account.pem"), serviceAccountKey),
+		writeFile(cp.path("tokens.csv"), tokens()),
 		writeFile(cp.path("scheduler.yaml"), schedulerConfig(cp.Kubeconfig)),
 		writeFile(cp.path("kwok.yaml"), kwokConfig),
 		writeFile(cp.path("audit-policy.yaml"), []byte(auditPolicy)),

@@ -109,6 +109,22 @@ func (n *Node) WaitReady(t TB) {
 
 func (n *Node) user() string { return "system:node:" + n.Name }
 
+// withToken is how many nodes of a control plane, the first ones, have a token: the API server reads them once.
+const withToken = 100
+
+// Token is a bearer token of the node's kubelet, such as an exec plugin gives on EC2.
+func (n *Node) Token() string { return "token-of-" + n.Name }
+
+// tokens is the API server's file of tokens: token, user, UID and group.
+func tokens() []byte {
+	var text []byte
+	for number := range int32(withToken) {
+		n := Node{Name: nodeName(number + 1)}
+		text = fmt.Appendf(text, "%s,%s,,system:nodes\n", n.Token(), n.user())
+	}
+	return text
+}
+
 // createNode retries what an API server may refuse while it learns, in its
 // first moments, what nodes are allowed to do.
 func createNode(ctx context.Context, client kubernetes.Interface, object *corev1.Node) error {
