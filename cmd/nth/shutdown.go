@@ -46,7 +46,7 @@ type system struct {
 // shutdown handles shutdowns, hibernation and the power button.
 type shutdown struct {
 	source *logind.Source // nil if shutdowns and hibernation are ignored
-	keys   *powerkey.Keys // nil if nth cannot handle the power button here, or shutdowns are ignored
+	keys   *powerkey.Keys // nil if nth does not handle the power button
 	// drainsAtStop: when the whole system stops, the daemon runs until the node is drained, as shutdowns are not ignored.
 	drainsAtStop bool
 	system       system
@@ -94,8 +94,11 @@ func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Ent
 		options.Key = &logind.KeyOptions{Held: s.reportPowerKey, Trouble: s.cannotPowerOff}
 	}
 	s.source = logind.New(options)
-	if hasKey {
-		s.keys = &powerkey.Keys{Wanted: func() bool { return wantsPowerKey(cfg) }, Listening: s.source.ListenToKey, Pressed: s.pressed}
+	switch {
+	case hasKey && wantsPowerKey(cfg):
+		s.keys = &powerkey.Keys{Listening: s.source.ListenToKey, Pressed: s.pressed}
+	case hasKey:
+		s.source.ListenToKey(false)
 	}
 	return s
 }

@@ -22,8 +22,6 @@ import (
 type Keys struct {
 	// Root is the machine's root directory; empty means "/".
 	Root string
-	// Wanted reports whether the devices are to be read. Run calls it every scanInterval.
-	Wanted func() bool
 	// Listening is called once at the start and after each change. It gets true if there is a power key, and all devices with one are being
 	// read.
 	Listening func(bool)
@@ -58,13 +56,8 @@ func (k *Keys) Run(ctx context.Context) {
 	}
 }
 
-// scan starts to read the devices that are new, or closes all if they are not wanted. listening is true if the machine has devices with a power
-// key, and all of them are being read. If one cannot be read, nth must leave the key to logind: nobody would answer a press on that device.
+// scan starts to read the devices that are new. listening is true if the machine has devices with a power key, and all of them are being read. If one cannot be read, nth must leave the key to logind: nobody would answer a press on that device.
 func (k *Keys) scan(reading *sync.WaitGroup) (listening bool) {
-	if !k.Wanted() {
-		k.close()
-		return false
-	}
 	entries, _ := os.ReadDir(filepath.Join(k.Root, "/dev/input")) // It does not exist on a machine without keys.
 	found, read := 0, 0
 	for _, entry := range entries {
@@ -98,25 +91,19 @@ func (k *Keys) hasPowerKey(device fs.DirEntry) bool {
 	return err == nil && namesPowerKey(string(text)) // After an error, the device is not an input device, or was just removed.
 }
 
-// The codes of the power keys, from include/uapi/linux/input-event-codes.h.
-const (
-	keyPower  = 116
-	keyPower2 = 0x164
-)
+// keyPower is the code of the power key, from include/uapi/linux/input-event-codes.h.
+const keyPower = 116
 
-// namesPowerKey reports whether a bitmap of key codes contains a power key. The kernel prints the bitmap as hexadecimal words of 64 bits, the
+// namesPowerKey reports whether a bitmap of key codes contains the power key. The kernel prints the bitmap as hexadecimal words of 64 bits, the
 // most significant one first, and leaves out leading zeros.
 func namesPowerKey(text string) bool {
 	words := strings.Fields(text)
-	for _, code := range []int{keyPower, keyPower2} {
-		if i := len(words) - 1 - code/64; i >= 0 {
-			bits, _ := strconv.ParseUint(words[i], 16, 64) // The kernel prints nothing else.
-			if bits>>(code%64)&1 == 1 {
-				return true
-			}
-		}
+	i := len(words) - 1 - keyPower/64
+	if i < 0 {
+		return false
 	}
-	return false
+	bits, _ := strconv.ParseUint(words[i], 16, 64) // The kernel prints nothing else.
+	return bits>>(keyPower%64)&1 == 1
 }
 
 // listen starts to read a device in a goroutine of reading, unless that is done already. It returns false if the device cannot be opened.
@@ -153,7 +140,7 @@ func (k *Keys) follow(name string, device *os.File) {
 			break // The device was removed, or close has closed it.
 		}
 		kind, code := binary.NativeEndian.Uint16(e[16:]), binary.NativeEndian.Uint16(e[18:])
-		if kind == typeKey && (code == keyPower || code == keyPower2) && binary.NativeEndian.Uint32(e[20:]) == keyDown {
+		if kind == typeKey && code == keyPower && binary.NativeEndian.Uint32(e[20:]) == keyDown {
 			k.Pressed(time.Now())
 		}
 	}

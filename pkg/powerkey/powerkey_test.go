@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -21,7 +20,6 @@ const patience = 30 * time.Second
 // rig is a machine's devices, and what is heard of them.
 type rig struct {
 	root      string
-	wanted    atomic.Bool
 	pressed   chan time.Time
 	listening chan bool
 }
@@ -29,7 +27,6 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{root: t.TempDir(), pressed: make(chan time.Time, 10), listening: make(chan bool, 10)}
-	r.wanted.Store(true)
 	if err := os.MkdirAll(filepath.Join(r.root, "dev/input"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +37,7 @@ func newRig(t *testing.T) *rig {
 func (r *rig) start(t *testing.T) {
 	t.Helper()
 	keys := &powerkey.Keys{
-		Root: r.root, Wanted: r.wanted.Load,
+		Root:    r.root,
 		Pressed: func(at time.Time) { r.pressed <- at }, Listening: func(is bool) { r.listening <- is },
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -97,16 +94,13 @@ func report(t *testing.T, device *os.File, kind, code uint16, value int32) {
 	}
 }
 
-const (
-	power  = 116
-	power2 = 0x164
-)
+const power = 116
 
-// press presses a power key and lets it go.
-func press(t *testing.T, device *os.File, code uint16) {
+// press presses the power key and lets it go.
+func press(t *testing.T, device *os.File) {
 	t.Helper()
 	for _, value := range []int32{1, 0} {
-		report(t, device, 1, code, value)
+		report(t, device, 1, power, value)
 		report(t, device, 0, 0, 0)
 	}
 }
@@ -127,9 +121,9 @@ func TestPress_IsHeardOnEachDevice(t *testing.T) {
 	first := r.device(t, "event0")
 	r.start(t)
 	r.mustListen(t, true)
-	press(t, first, power)
+	press(t, first)
 	next(t, r.pressed)
-	press(t, r.device(t, "event1"), power2) // comes later
+	press(t, r.device(t, "event1")) // comes later
 	next(t, r.pressed)
 }
 
@@ -141,7 +135,7 @@ func TestPress_IsNoOtherKeyAndNoRelease(t *testing.T) {
 	report(t, device, 1, power, 0)
 	report(t, device, 1, power, 2) // It is held.
 	report(t, device, 4, power, 1)
-	press(t, device, power)
+	press(t, device)
 	next(t, r.pressed)
 }
 
@@ -153,7 +147,7 @@ func TestDevice_WithoutWriterHoldsNothingUp(t *testing.T) {
 	}
 	device := r.device(t, "event1")
 	r.start(t)
-	press(t, device, power)
+	press(t, device)
 	next(t, r.pressed)
 }
 
@@ -169,7 +163,7 @@ func TestDevice_RemovedAndAddedIsHeardAgain(t *testing.T) {
 	r.mustListen(t, false)
 	again := r.device(t, "event0")
 	r.mustListen(t, true)
-	press(t, again, power)
+	press(t, again)
 	next(t, r.pressed)
 }
 
@@ -188,20 +182,6 @@ func TestDevice_UnreadableMeansThatNotAllAreRead(t *testing.T) {
 	r.mustListen(t, false)
 }
 
-func TestDevice_IsReadOnlyWhileItIsWanted(t *testing.T) {
-	r := newRig(t)
-	r.wanted.Store(false)
-	device := r.device(t, "event0")
-	r.start(t)
-	r.mustListen(t, false)
-	r.wanted.Store(true)
-	r.mustListen(t, true)
-	press(t, device, power)
-	next(t, r.pressed)
-	r.wanted.Store(false)
-	r.mustListen(t, false)
-}
-
 // Only what the kernel says has a power key is opened: keyboards are read by others.
 func TestDevice_HasAPowerKeyIfTheKernelSaysSo(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -211,7 +191,6 @@ func TestDevice_HasAPowerKeyIfTheKernelSaysSo(t *testing.T) {
 		"an ACPI button":              {"10000000000000 0", true},
 		"one that sleeps and wakes":   {"8000 10000000000000 0", true},
 		"a keyboard with a power key": {"7 ff9f207ac14057ff febeffdfffefffff fffffffffffffffe", true},
-		"the other power key":         {"1000000000 0 0 0 0 0", true},
 		"a keyboard without":          {"7 ff9f207ac14057ff feaeffdfffefffff fffffffffffffffe", false},
 		"a sleep button":              {"4000 0 0", false},
 		"no keys":                     {"0", false},
