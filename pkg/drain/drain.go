@@ -251,7 +251,7 @@ func NewDryRun(n *Node) *DryRun { return &DryRun{n} }
 func (d *DryRun) Guard(ctx context.Context, task *Task, report func(Progress)) {
 	var last *Goal // the last one that was reported
 	var trouble kube.Trouble
-	pause := forever
+	var pause time.Duration
 	for more := true; more; more = loop.Await(ctx, task.changed, pause) {
 		goal := task.Goal()
 		tell := func(p Progress, s State) {

@@ -277,10 +277,10 @@ func await(t *testing.T, what string, cond func() bool) {
 
 // Shapes of pods, and answers.
 var (
-	pod, grace, ownedBy, phase, ending, annotated = apitest.RunningPod, apitest.Grace, apitest.OwnedBy, apitest.Phase, apitest.Terminating, apitest.Annotated
-	unmanaged, critical, mirror                   = apitest.Unmanaged, apitest.Critical, apitest.Mirror
-	withClaim, withScratch                        = apitest.Claiming, apitest.Scratching
-	gaps, slowly, accepted, pass                  = apitest.Gaps, apitest.Slowly, apitest.Accepted, apitest.Pass
+	pod, grace, ownedBy, phase, annotated = apitest.RunningPod, apitest.Grace, apitest.OwnedBy, apitest.Phase, apitest.Annotated
+	unmanaged, critical, mirror           = apitest.Unmanaged, apitest.Critical, apitest.Mirror
+	withClaim, withScratch                = apitest.Claiming, apitest.Scratching
+	gaps, slowly, accepted, pass          = apitest.Gaps, apitest.Slowly, apitest.Accepted, apitest.Pass
 )
 
 // addHeld adds a pod that a budget holds, until free is called.

@@ -433,10 +433,15 @@ func (g *guard) handleNode(v view) {
 	if (v.cordon != before.cordon || another) && v.cordon != CordonLifted { // handleUncordon reports the latter.
 		g.report(v.cordon.progress())
 	}
-	switch err := v.labelErr; {
-	case v.labeled && !before.labeled && !another:
+	if v.labeled && !before.labeled && !another {
 		g.report(Progress{Kind: state.NodeExcluded})
-	case err != nil && !apierrors.IsConflict(err) && g.labelRefusals.Add(err.Error(), kube.EqualIgnoringDigits):
+	}
+	g.reportLabelRefusal(v.labelErr)
+}
+
+// reportLabelRefusal reports each new reason why ExcludeLabel could not be written. A conflict is none: the next look tries again.
+func (g *guard) reportLabelRefusal(err error) {
+	if err != nil && !apierrors.IsConflict(err) && g.labelRefusals.Add(err.Error(), kube.EqualIgnoringDigits) {
 		g.report(Progress{Kind: state.PodRefused, Detail: err.Error()})
 	}
 }

@@ -37,23 +37,6 @@ func TestOptOut_NodeAtAnyTime(t *testing.T) {
 	})
 }
 
-func TestOptOut_Node(t *testing.T) {
-	t.Parallel()
-	// Pods may have been bound to it meanwhile, of which no watch tells for a while.
-	run(t, "taken away, the node is listed again", func(t *testing.T, s *apitest.Server) {
-		r := drained(t, s, drain.Options{})
-		s.ChangeNode(asking(drain.ActionAnnotation, drain.OnlyCordon))
-		r.leave()
-		s.SetLag(0, 10*time.Second)
-		s.AddPod(pod("new"), 0)
-		s.ChangeNode(asking(drain.ActionAnnotation, ""))
-		await(t, "that it is drained again", func() bool { return len(r.of(state.NodeEmpty)) > 1 })
-		if s.HasPod("default/new") {
-			t.Error("drained, and a pod is left")
-		}
-	})
-}
-
 func TestOptOut_NodeAnnotation(t *testing.T) {
 	t.Parallel()
 	for action, want := range map[string]struct {

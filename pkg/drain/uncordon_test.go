@@ -28,28 +28,6 @@ func TestUncordon_Waits(t *testing.T) {
 			t.Errorf("uncordon is %q, %v after %s", got, err, after)
 		}
 	})
-	run(t, "for Ready, if asked", func(t *testing.T, s *apitest.Server) {
-		s.ChangeNode(cordoned(ours))
-		ready := func(status corev1.ConditionStatus) {
-			s.ChangeNode(func(n *corev1.Node) { n.Status.Conditions[0].Status = status })
-		}
-		ready(corev1.ConditionUnknown)
-		node := drain.New(s.Client(), apitest.Node, drain.Options{})
-		done := make(chan error, 1)
-		go func() { _, err := node.Uncordon(within(t, plenty), thisBoot); done <- err }()
-		await(t, "a second look at the node", func() bool { return count(s, "get node") >= 2 })
-		requested(t, s, 0, "patch")
-		ready(corev1.ConditionTrue)
-		if err := <-done; err != nil || s.CurrentNode().Spec.Unschedulable {
-			t.Errorf("not uncordoned: %v", err)
-		}
-
-		s.ChangeNode(cordoned(ours))
-		ready(corev1.ConditionFalse)
-		if got, err := node.Uncordon(within(t, plenty), nil); got != drain.UncordonLifted || err != nil {
-			t.Errorf("without being asked to wait: %q, %v", got, err)
-		}
-	})
 	run(t, "and says for what", func(t *testing.T, s *apitest.Server) {
 		s.ChangeNode(cordoned(ours))
 		s.ChangeNode(func(n *corev1.Node) { n.Status.Conditions = nil })

@@ -59,17 +59,6 @@ func TestEvict_APod(t *testing.T) {
 			t.Errorf("the last pod's going was reported as %+v", last)
 		}
 	})
-	run(t, "by its UID, with its own grace", func(t *testing.T, s *apitest.Server) {
-		seen := s.AddPod(pod("a"), 0)
-		drained(t, s, evict.Options{})
-		options := s.Requests("evict")[0].Options
-		if options.Preconditions == nil || options.Preconditions.UID == nil || *options.Preconditions.UID != seen.UID {
-			t.Errorf("evicted with %+v; want the UID %s", options.Preconditions, seen.UID)
-		}
-		if options.GracePeriodSeconds != nil {
-			t.Errorf("the grace period was set to %d; want the pod's own", *options.GracePeriodSeconds)
-		}
-	})
 	// A StatefulSet's pod comes back under its name. Here the first one's end is reported late, so that the eviction of the
 	// second under the first one's UID is refused with a conflict.
 	run(t, "not another one under its name", func(t *testing.T, s *apitest.Server) {
