@@ -16,16 +16,9 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// What the tests see of the program besides its streams and its exit status.
-var (
-	Complain = daemon.Complain("nth")
-
-	PolicyOf = policyOf
-)
-
 // Run runs nth, as the process does.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return cli.Run(ctx, nth(detectHost()), args, stdout, stderr, Complain)
+	return cli.Run(ctx, nth(detectHost()), args, stdout, stderr, daemon.Complain("nth"))
 }
 
 // NewLogger returns the logger that the settings ask for.

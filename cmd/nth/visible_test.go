@@ -77,10 +77,3 @@ func TestVisible_what_is_logged(t *testing.T) {
 		}
 	}
 }
-
-func TestVisible_arguments_of_the_command_line(t *testing.T) {
-	var out, errs bytes.Buffer
-	if status := nth.Run(t.Context(), []string{"run", hostile}, &out, &errs); status != 64 || strings.Count(errs.String(), "\n") != 1 {
-		t.Errorf("status %d, %q", status, &errs)
-	}
-}
