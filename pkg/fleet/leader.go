@@ -31,8 +31,6 @@ const (
 	leaseDuration, renewDeadline, retryPeriod = 15 * time.Second, 10 * time.Second, time.Second
 	// fenceMargin is how long before the end of leaseDuration the leader stops to write. Requests that are under way end within this time.
 	fenceMargin = 2 * time.Second
-	// answerGap is how long after one renewal of the Lease the next one is late: the API server is silent then.
-	answerGap = 3 * retryPeriod
 	// attemptTimeout bounds one request to the API server.
 	attemptTimeout = 8 * time.Second
 )
