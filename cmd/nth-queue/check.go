@@ -54,11 +54,6 @@ func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.NodeCount {
 		}
 		c.Right(right.String(), right.For, right.Optional, allowed)
 	}
-	if err := fleet.TryLease(ctx, client); err != nil {
-		c.Fail("lease", "making a Lease in the namespace %s, as a dry run: %s", fleet.LeaseNamespace, err)
-	} else {
-		c.OK("lease", "it can be made in the namespace %s", fleet.LeaseNamespace)
-	}
 	nodes, err := fleet.CountNodes(ctx, client)
 	switch {
 	case err != nil:

@@ -137,8 +137,6 @@ const longestSilence = time.Minute
 func (b *statusReporter) unready() error {
 	fleet, answered := b.fleet.Status(), b.queue.Status().Answered
 	switch {
-	case !fleet.Away.IsZero():
-		return fmt.Errorf("no list of Nodes from the API server for %s", time.Since(fleet.Away).Round(time.Second))
 	case !fleet.Known:
 		return errors.New("no list of Nodes from the API server yet")
 	case fleet.LeaseError != nil:

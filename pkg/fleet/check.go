@@ -103,12 +103,3 @@ func Rights(extras Extras) []kube.Right {
 	add(optional, volumes, "persistentvolumes", core, "get")
 	return rights
 }
-
-// TryLease tries to make a Lease, as a dry run.
-func TryLease(ctx context.Context, client kubernetes.Interface) error {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
-	lease := &coordination.Lease{ObjectMeta: metav1.ObjectMeta{GenerateName: "nth-queue-"}}
-	_, err := client.CoordinationV1().Leases(LeaseNamespace).Create(ctx, lease, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-	return err
-}

@@ -252,8 +252,8 @@ func (s *session) onOutcome(ev event.Event, outcome event.Outcome) {
 	known.outcome = outcome
 }
 
-// onRested takes in that nothing is being done for an event any more, or not before the time again. It implements agent.Config.Rested. The
-// agent continues to try what fails. An event whose time has run out ends, too.
+// onRested takes in that nothing is being done for an event any more. It implements agent.Config.Rested. After an error, the agent tries again
+// until the time of the event has run out.
 func (s *session) onRested(ev event.Event, again time.Time) {
 	s.term.mu.Lock()
 	defer s.term.mu.Unlock()
@@ -261,15 +261,11 @@ func (s *session) onRested(ev event.Event, again time.Time) {
 	if known == nil || known.rests || !sameEvent(known.Event, ev) { // The agent speaks of an earlier version.
 		return
 	}
-	ends := again.IsZero() || known.outcome == event.OutOfTime
-	if !ends && s.record.entry(ev.ID).Error != "" {
+	if triesAgain := !again.IsZero() && s.record.entry(ev.ID).Error != ""; triesAgain && known.outcome != event.OutOfTime {
 		return
 	}
 	known.rests = true
-	if ends {
-		again = time.Time{}
-	}
-	s.settleHints(known, again)
+	s.settleHints(known)
 }
 
 // sameEvent reports whether two versions of an event have the same state, code and deadline.
@@ -277,25 +273,14 @@ func sameEvent(a, b event.Event) bool {
 	return a.State == b.State && a.Code == b.Code && a.Deadline.Equal(b.Deadline)
 }
 
-// settleHints settles the hints of an event that rests, and ends the drain with its last event. The hints' messages go back to the queue until
-// again; if that is zero, the hints are settled for good. The term's mutex is held.
-func (s *session) settleHints(rested *task, again time.Time) {
+// settleHints settles the hints of an event that rests, and ends the drain with its last event. The term's mutex is held.
+func (s *session) settleHints(rested *task) {
 	t, in, outcome := s.term, s.instance, rested.outcome
 	for _, h := range in.hints {
-		if h.Event.ID != rested.ID || h.busy || !h.stands {
-			continue
+		if h.Event.ID == rested.ID && !h.busy && h.stands {
+			h.busy = true
+			t.background(func(ctx context.Context) { t.finish(ctx, in, h, outcome) })
 		}
-		h.busy = true
-		t.background(func(ctx context.Context) {
-			switch {
-			case !again.IsZero():
-				t.endHint(in, h, max(time.Until(again), 0))
-			case outcome == event.LeftAlone:
-				t.endLeftAlone(in, h)
-			default:
-				t.finish(ctx, in, h, outcome)
-			}
-		})
 	}
 	s.endIfRested()
 }

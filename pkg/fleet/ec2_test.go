@@ -1,7 +1,6 @@
 package fleet_test
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"sync"
@@ -19,14 +18,11 @@ type knowledge struct {
 	// managed have the tag, and clusters are those that instances are tagged to be of.
 	managed  map[string]bool
 	clusters map[string][]string
-	// addresses are their private IP addresses, and remembered those that Look has said. answered is launched as LookAnew has last said it.
-	addresses, remembered map[string]string
-	answered              map[string]time.Time
+	// addresses are their private IP addresses.
+	addresses map[string]string
 	// planned are the statuses of instances.
 	planned map[string]ec2.Status
-	// err is what EC2 answers instead, and asked how often it was.
-	err   error
-	asked int
+	err     error // what EC2 answers instead
 }
 
 // say changes what is known.
@@ -41,18 +37,9 @@ func (k *knowledge) starts(id string) {
 	k.say(func(k *knowledge) { k.states[id], k.launched = "running", map[string]time.Time{id: time.Now()} })
 }
 
-// Look implements fleet.EC2 with an answer of long ago: everything runs that is known, has its first address, and was started when LookAnew
-// has said.
-func (k *knowledge) Look(_ context.Context, id string) (ec2.Instance, bool, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	i, known := k.find(id)
-	if k.remembered == nil {
-		k.remembered = map[string]string{}
-	}
-	k.remembered[id] = cmp.Or(k.remembered[id], i.Address)
-	i.State, i.Address, i.Launched = "running", k.remembered[id], k.answered[id]
-	return i, known, k.err
+// Look implements fleet.EC2.
+func (k *knowledge) Look(ctx context.Context, id string) (ec2.Instance, bool, error) {
+	return k.LookAnew(ctx, id)
 }
 
 // LookAnew implements fleet.EC2.
@@ -60,16 +47,11 @@ func (k *knowledge) LookAnew(_ context.Context, id string) (ec2.Instance, bool, 
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	i, known := k.find(id)
-	if k.answered == nil {
-		k.answered = map[string]time.Time{}
-	}
-	k.answered[id] = i.Launched
 	return i, known, k.err
 }
 
 // find returns what is known of an instance now. mu is held.
 func (k *knowledge) find(id string) (ec2.Instance, bool) {
-	k.asked++
 	state, known := k.states[id]
 	return ec2.Instance{
 		ID: id, State: state, Launched: k.launched[id], Managed: k.managed[id], Clusters: k.clusters[id], Address: k.addresses[id],

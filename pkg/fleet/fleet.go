@@ -205,8 +205,6 @@ type Status struct {
 	// drained, and Waiting how many wait for their turn. LeftAlone is how many would be drained if operators had not opted them out.
 	Known                               bool
 	Nodes, Draining, Waiting, LeftAlone int
-	// Away is since when requests to list or watch the Nodes have failed; zero if the API server has answered the last one.
-	Away time.Time
 	// Leads is set while this process leads. Leader is the identity of the leader as it was last seen; "" if that is not known.
 	Leads  bool
 	Leader string
@@ -219,7 +217,7 @@ type Status struct {
 
 // Status returns the fleet's current status. A process that does not lead has no drains and no events.
 func (f *Fleet) Status() Status {
-	now := Status{Known: f.nodes.informer.HasSynced(), Nodes: f.nodes.count(), Away: f.nodes.awaySince(), Leader: f.lead.leader()}
+	now := Status{Known: f.nodes.informer.HasSynced(), Nodes: f.nodes.count(), Leader: f.lead.leader()}
 	now.Since, now.LeaseError = f.lead.lock.trouble()
 	t := f.term.Load()
 	if now.Leads = t != nil; !now.Leads {

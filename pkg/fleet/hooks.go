@@ -64,7 +64,8 @@ func (t *term) complete(in *instance, h *hint, outcome event.Outcome) {
 	}
 }
 
-// finish completes the lifecycle action of a hint that is busy, and settles the hint.
+// finish completes the lifecycle action of a hint that is busy, and settles the hint. The action for a node that was left alone, as operators
+// want it, is left to its own timeout.
 func (t *term) finish(ctx context.Context, in *instance, h *hint, outcome event.Outcome) {
 	if t.completes(h) && (h.About == sqs.Launch || t.wantsDrain(h)) {
 		t.mu.Lock()
@@ -72,21 +73,15 @@ func (t *term) finish(ctx context.Context, in *instance, h *hint, outcome event.
 			h.release()
 		}
 		t.mu.Unlock()
-		if t.opts.Hooks.Complete(ctx, h.action(), outcome) != nil {
+		if outcome == event.LeftAlone {
+			t.opts.Log.Infof("%s: the node of the instance %s is opted out; the lifecycle hook %s of the Auto Scaling group %s is not completed and left to its timeout",
+				h.describe(), in.id, h.Hook.Name, h.Hook.Group)
+		} else if t.opts.Hooks.Complete(ctx, h.action(), outcome) != nil {
 			return // The term ends.
 		}
 	}
 	t.done(in, h)
 	t.queue.Add(in.id)
-}
-
-// endLeftAlone ends a hint whose node was left alone, as operators want it. Its lifecycle action is left to its own timeout.
-func (t *term) endLeftAlone(in *instance, h *hint) {
-	if t.completes(h) && t.wantsDrain(h) {
-		t.opts.Log.Infof("%s: the node of the instance %s is opted out; the lifecycle hook %s of the Auto Scaling group %s is not completed and left to its timeout",
-			h.describe(), in.id, h.Hook.Name, h.Hook.Group)
-	}
-	t.done(in, h)
 }
 
 // judgeLaunch completes a launch hook once the instance's node is Ready. An instance that comes back from a warm pool of running ones bears the
@@ -118,12 +113,8 @@ func (t *term) awaitLaunch(in *instance, h *hint) {
 	first := h.release == nil
 	t.mu.Unlock()
 	if first {
-		pool := ""
-		if h.Hook.Back {
-			pool = ", although it goes into a warm pool"
-		}
-		t.opts.Log.Infof("launch: the lifecycle hook %s of the Auto Scaling group %s is held until the node of %s is Ready%s; for %s at most",
-			h.Hook.Name, h.Hook.Group, in.id, pool, launchTimeout)
+		t.opts.Log.Infof("launch: the lifecycle hook %s of the Auto Scaling group %s is held until the node of %s is Ready; for %s at most",
+			h.Hook.Name, h.Hook.Group, in.id, launchTimeout)
 	}
 	t.hold(in, h)
 }

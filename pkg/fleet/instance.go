@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"maps"
 	"slices"
@@ -77,7 +78,7 @@ func (t *term) forget(in *instance) {
 // look finds out which events stand for an instance now, and starts, changes or ends the drain of its Node. It returns when to look again;
 // 0 if only after news.
 func (t *term) look(in *instance) time.Duration {
-	nodes, err := t.nodesOf(t.ctx, in)
+	nodes, err := t.nodesOf(in)
 	var on node
 	if len(nodes) > 0 {
 		on = t.choose(in, nodes)
@@ -208,19 +209,20 @@ func (t *term) judgeWithoutNode(in *instance, h *hint) time.Duration {
 	if goneSince.After(since) {
 		since = goneSince
 	}
-	if !t.nodes.awaySince().IsZero() { // Nobody knows whether it has a Node.
+	if _, trouble := t.lead.lock.trouble(); trouble != nil { // The API server is silent: the watch may not show its Node.
 		since = time.Now()
 	}
-	cluster, err := t.ownerOf(in.id)
-	if !goneSince.IsZero() { // It had a Node here.
-		cluster, err = thisCluster, nil
-	}
+	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
+	defer cancel()
+	found, _, err := t.opts.EC2.Look(ctx, in.id)
+	hadNode := !goneSince.IsZero()
+	ours := hadNode || t.belongsHere(found)
 	groupWaits := h.About == sqs.Interruption && t.completes(h) && t.wantsDrain(h)
 	age := time.Since(h.received)
 	switch {
-	case err != nil && groupWaits: // Perhaps it waits for this cluster. Any other hint is judged as one of an unknown owner.
+	case err != nil && groupWaits && !hadNode: // Perhaps it waits for this cluster. Any other hint is judged as one of an unknown owner.
 		return t.failed(h, err)
-	case cluster == otherCluster:
+	case !ours && t.belongsElsewhere(found):
 		t.opts.Log.Infof("%s: the instance %s is another cluster's; nothing to drain here", h.describe(), in.id)
 		t.done(in, h)
 	case t.completesLaunch(h) && age < launchTimeout:
@@ -228,11 +230,11 @@ func (t *term) judgeWithoutNode(in *instance, h *hint) time.Duration {
 		return launchTimeout - age
 	case time.Since(since) < absent: // The instance may have a Node that the watch has not shown yet.
 		return max(absent-time.Since(since), time.Second)
-	case cluster == thisCluster && groupWaits:
+	case ours && groupWaits:
 		t.opts.Log.Infof("%s: the instance %s has no Node in this cluster; completing the lifecycle hook %s of the Auto Scaling group %s",
 			h.describe(), in.id, h.Hook.Name, h.Hook.Group)
 		t.complete(in, h, event.Drained)
-	case cluster == thisCluster && isUrgent(h.Event) && time.Now().Before(h.Event.Deadline):
+	case ours && isUrgent(h.Event) && time.Now().Before(h.Event.Deadline):
 		return asksAgain // The instance may still join before its deadline.
 	default:
 		t.opts.Log.Infof("%s: the instance %s has no Node in this cluster; nothing to drain", h.describe(), in.id)

@@ -8,10 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/nth-project/nth/pkg/event"
@@ -141,26 +139,6 @@ func TestStatus_SaysWhyTheLeaseCannotBeTaken(t *testing.T) {
 		if now := r.Status(); now.LeaseError != nil || now.Leader != "host-1" || c.leader() != "host-1" {
 			t.Errorf("it stands as %+v", now)
 		}
-	})
-}
-
-// etcd is restored from a backup: versions begin anew, and so does the list of Nodes.
-func TestRun_FollowsTheNodesAfterARestoreOfEtcd(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
-		c.add(nodeOf("a", instance), podOn("a", "one"))
-		r := c.run(nil)
-		for range 5 {
-			c.change("a", func(n *corev1.Node) { n.Labels = map[string]string{"x": time.Now().String()} })
-		}
-		synctest.Wait()
-		c.mu.Lock()
-		c.version = 2
-		c.mu.Unlock()
-		c.change("a", func(n *corev1.Node) { n.Spec.ProviderID = "aws:///eu-central-1a/" + other })
-		time.Sleep(time.Second)
-		r.take(spot(other)).want(t, "done")
-		c.wantDrained("a")
 	})
 }
 

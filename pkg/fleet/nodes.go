@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -59,9 +58,6 @@ type nodes struct {
 	informer cache.SharedIndexInformer
 	label    string // Options.GroupLabel
 	lease    string // Options.Lease
-
-	mu   sync.Mutex
-	away time.Time // since when requests for them have failed; zero if the last was answered
 }
 
 // newNodes returns nodes that are not watched yet. changed is called with each Node that was added, changed or deleted.
@@ -69,14 +65,10 @@ func newNodes(client kubernetes.Interface, label, lease string, changed func(nod
 	n := &nodes{label: label, lease: lease}
 	source := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			list, err := client.CoreV1().Nodes().List(ctx, o)
-			n.answered(err)
-			return list, err
+			return client.CoreV1().Nodes().List(ctx, o)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			events, err := client.CoreV1().Nodes().Watch(ctx, o)
-			n.answered(err)
-			return events, err
+			return client.CoreV1().Nodes().Watch(ctx, o)
 		},
 	}
 	n.informer = cache.NewSharedIndexInformer(source, &corev1.Node{}, 0, cache.Indexers{
@@ -108,25 +100,6 @@ func newNodes(client kubernetes.Interface, label, lease string, changed func(nod
 // watch keeps the nodes up to date until ctx ends.
 func (n *nodes) watch(ctx context.Context) {
 	n.informer.RunWithContext(klog.NewContext(ctx, logr.Discard()))
-}
-
-// answered notes whether the API server has answered a list or the start of a watch.
-func (n *nodes) answered(err error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	switch {
-	case err == nil:
-		n.away = time.Time{}
-	case n.away.IsZero():
-		n.away = time.Now()
-	}
-}
-
-// awaySince is since when such requests have failed; zero if the last was answered.
-func (n *nodes) awaySince() time.Time {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.away
 }
 
 // of returns the Nodes that name an instance, the one to be drained first: Ready before others, and then the newest.

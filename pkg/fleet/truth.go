@@ -33,16 +33,6 @@ type EC2 interface {
 	Notable(ctx context.Context, checks bool) (map[string]ec2.Status, error)
 }
 
-// owner is the cluster that an instance belongs to, as far as AWS knows.
-type owner int
-
-const (
-	// unknownOwner: no tag names a cluster, this cluster's name is not set, the instance has been gone for too long, or EC2 cannot be asked.
-	unknownOwner owner = iota
-	thisCluster
-	otherCluster
-)
-
 // lookUpTimeout bounds a question to EC2 on which the work for an instance waits. A later answer is cached for the next look.
 const lookUpTimeout = 5 * time.Second
 
@@ -66,20 +56,14 @@ func (t truth) wasMissing(id string, ev event.Event) bool {
 	return !slices.ContainsFunc(t.before[id].Planned, func(before event.Event) bool { return before.ID == ev.ID })
 }
 
-// ownerOf returns which cluster an instance belongs to, by its tags and by Options.Cluster. Without that, the tags say nothing.
-func (t *term) ownerOf(id string) (owner, error) {
-	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
-	defer cancel()
-	found, _, err := t.opts.EC2.Look(ctx, id)
-	switch {
-	case err != nil:
-		return unknownOwner, err
-	case slices.Contains(found.Clusters, t.opts.Cluster):
-		return thisCluster, nil
-	case t.opts.Cluster == "" || len(found.Clusters) == 0:
-		return unknownOwner, nil
-	}
-	return otherCluster, nil
+// belongsHere and belongsElsewhere report whether the tags of an instance say that it is this cluster's, or that it is another one's. They say
+// neither without a tag, and without Options.Cluster.
+func (t *term) belongsHere(found ec2.Instance) bool {
+	return slices.Contains(found.Clusters, t.opts.Cluster)
+}
+
+func (t *term) belongsElsewhere(found ec2.Instance) bool {
+	return t.opts.Cluster != "" && len(found.Clusters) > 0 && !t.belongsHere(found)
 }
 
 // isManaged reports whether the settings let the node of an instance be drained.
@@ -97,9 +81,9 @@ func (t *term) isManaged(id string) (bool, error) {
 var errAmbiguous = errors.New("it is unclear which Node is its own")
 
 // nodesOf returns the Nodes of an instance, the one to be drained first: those that name it in spec.providerID or, where Nodes do not name
-// their instances, the one with the InternalIP that EC2 says it has. Private addresses and names are unique in a VPC only: where another
-// instance has the same, the tags have to tell which one is this cluster's. The error is errAmbiguous if they do not.
-func (t *term) nodesOf(ctx context.Context, in *instance) ([]node, error) {
+// their instances, the one with the InternalIP that EC2 says it has. Private addresses are unique in a VPC only. The error is errAmbiguous if
+// another Node, or another instance that may be in this cluster, has the same address.
+func (t *term) nodesOf(in *instance) ([]node, error) {
 	if named := t.nodes.of(in.id); len(named) > 0 || !t.nodes.hasSilent() {
 		return named, nil
 	}
@@ -111,54 +95,27 @@ func (t *term) nodesOf(ctx context.Context, in *instance) ([]node, error) {
 			return []node{now}, nil
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookUpTimeout)
+	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
 	defer cancel()
-	found, known, err := t.opts.EC2.Look(ctx, in.id)
-	if err != nil || !known {
+	found, known, err := t.opts.EC2.LookAnew(ctx, in.id) // The next machine may have an address of minutes ago.
+	if err != nil || !known || t.belongsElsewhere(found) {
 		return nil, err
 	}
 	nodes := t.nodes.at(found.Address)
 	if len(nodes) == 0 {
 		return nil, nil
 	}
-	// That answer may be minutes old, and the next machine have the address by now.
-	if now, known, err := t.opts.EC2.LookAnew(ctx, in.id); err != nil || !known || now.Address != found.Address {
-		return nil, err
-	}
-	who, err := t.ownerOf(in.id)
-	if err != nil || who == otherCluster {
-		return nil, err
-	}
 	if len(nodes) > 1 {
 		return nil, fmt.Errorf("the instance %s: %d Nodes have its address %s: %w", in.id, len(nodes), found.Address, errAmbiguous)
 	}
-	if err := t.mustBeAlone(ctx, found, who); err != nil {
-		return nil, err
-	}
-	return nodes, nil
-}
-
-// mustBeAlone returns errAmbiguous if another instance has the same address as found, and the tags do not say which one is this cluster's.
-// who is the cluster of found.
-func (t *term) mustBeAlone(ctx context.Context, found ec2.Instance, who owner) error {
 	same, err := t.opts.EC2.AtAddress(ctx, found.Address)
-	if err != nil {
-		return err
-	}
 	for _, other := range same {
-		if other.ID == found.ID || other.Gone() {
-			continue
-		}
-		its, err := t.ownerOf(other.ID)
-		if err != nil {
-			return err
-		}
-		if who != thisCluster || its == thisCluster {
-			return fmt.Errorf("the instances %s and %s have the address %s, and their tags do not say which one is in this cluster (set fleet.cluster): %w",
-				found.ID, other.ID, found.Address, errAmbiguous)
+		if other.ID != in.id && !other.Gone() && !t.belongsElsewhere(other) {
+			return nil, fmt.Errorf("the instances %s and %s have the address %s, and their tags do not say which one is in this cluster (set fleet.cluster): %w",
+				in.id, other.ID, found.Address, errAmbiguous)
 		}
 	}
-	return nil
+	return nodes, err
 }
 
 const (
@@ -302,18 +259,12 @@ func (t *term) lookAt(ids ...string) {
 
 // instanceAt asks EC2 which instance has the address of a Node that does not name its instance. It returns "" unless EC2 names exactly one.
 func (t *term) instanceAt(n node) string {
-	id := ""
 	found, _ := t.opts.EC2.AtAddress(t.ctx, n.address) // The next poll asks again.
-	for _, one := range found {
-		switch {
-		case one.Gone(): // It has no address any more.
-		case id != "": // Two instances have the address.
-			return ""
-		default:
-			id = one.ID
-		}
+	found = slices.DeleteFunc(slices.Clone(found), ec2.Instance.Gone)
+	if len(found) != 1 {
+		return ""
 	}
-	return id
+	return found[0].ID
 }
 
 // pollOnce asks EC2 for what is notable. Of instances without a Node nothing is kept.

@@ -34,57 +34,43 @@ func TestLook_BelievesAStopUnlessEC2SaysThatItRuns(t *testing.T) {
 		n.Event.Noticed = time.Time{}
 		return n
 	}
+	const ready, down = corev1.ConditionTrue, corev1.ConditionUnknown
 	type row struct {
 		notice  func() sqs.Notice
 		state   string // what EC2 says now; "" if it does not know the instance
+		err     error  // what EC2 answers instead
+		node    corev1.ConditionStatus
 		drained bool
 	}
 	each(t, map[string]row{
-		"stopped a minute ago and runs":         {stop("stopped", time.Minute), "running", false},
-		"stopped just now, and EC2 lags":        {stop("stopped", 0), "running", false},
-		"stopped days ago and is":               {stop("stopped", days), "stopped", true},
-		"stopping and still is":                 {stop("stopping", 5*time.Minute), "stopping", true},
-		"stopping and is terminated":            {stop("stopping", days), "terminated", true},
-		"shutting down, and nobody knows it":    {stop("shutting-down", days), "", true},
-		"stopped days ago and is being started": {stop("stopped", days), "pending", false},
-		"to be stopped for spot and runs again": {reclaim("stop", days), "running", false},
-		"to be hibernated and runs again":       {reclaim("hibernate", days), "running", false},
-		"to be stopped for spot in a minute":    {reclaim("stop", time.Minute), "running", true},
-		"to be terminated for spot, long ago":   {reclaim("terminate", days), "running", true},
-		"no time, and it is stopped":            {timeless, "stopped", true},
-		"no time, and it runs":                  {timeless, "running", false},
+		"stopped a minute ago and runs":         {stop("stopped", time.Minute), "running", nil, ready, false},
+		"stopped just now, and EC2 lags":        {stop("stopped", 0), "running", nil, ready, false},
+		"stopped days ago and is":               {stop("stopped", days), "stopped", nil, ready, true},
+		"stopping and still is":                 {stop("stopping", 5*time.Minute), "stopping", nil, ready, true},
+		"stopping and is terminated":            {stop("stopping", days), "terminated", nil, ready, true},
+		"shutting down, and nobody knows it":    {stop("shutting-down", days), "", nil, ready, true},
+		"stopped days ago and is being started": {stop("stopped", days), "pending", nil, ready, false},
+		"to be stopped for spot and runs again": {reclaim("stop", days), "running", nil, ready, false},
+		"to be hibernated and runs again":       {reclaim("hibernate", days), "running", nil, ready, false},
+		"to be stopped for spot in a minute":    {reclaim("stop", time.Minute), "running", nil, ready, true},
+		"to be terminated for spot, long ago":   {reclaim("terminate", days), "running", nil, ready, true},
+		"no time, and it is stopped":            {timeless, "stopped", nil, ready, true},
+		"no time, and it runs":                  {timeless, "running", nil, ready, false},
+		"EC2 refuses, long ago, Ready":          {stop("stopped", days), "", ec2.ErrRefused, ready, false},
+		"EC2 refuses, long ago, not Ready":      {stop("stopped", days), "", ec2.ErrRefused, down, true},
+		"EC2 refuses, just now, Ready":          {stop("stopped", time.Minute), "", ec2.ErrRefused, ready, true},
+		"EC2 fails, not Ready":                  {stop("stopped", days), "", errors.New("down"), down, true},
 	}, func(t *testing.T, c *cluster, row row) {
-		c.add(nodeOf("a", instance), podOn("a", "one"))
+		n := nodeOf("a", instance)
+		n.Status.Conditions[0].Status = row.node
+		c.add(n, podOn("a", "one"))
 		r := c.run(func(o *fleet.Options) {
-			o.Taints.OutOfService = true
-			o.EC2 = &knowledge{states: map[string]string{instance: row.state}}
+			o.EC2 = &knowledge{states: map[string]string{instance: row.state}, err: row.err}
 			if row.state == "" {
-				o.EC2 = &knowledge{}
+				o.EC2 = &knowledge{err: row.err}
 			}
 		})
 		r.take(row.notice()).want(t, "done")
-		c.want("a", row.drained)
-	})
-}
-
-func TestLook_GoesByTheNodeWhereEC2CannotBeAsked(t *testing.T) {
-	type row struct {
-		ready   corev1.ConditionStatus
-		err     error
-		ago     time.Duration
-		drained bool
-	}
-	each(t, map[string]row{
-		"refused, long ago, Ready":     {corev1.ConditionTrue, ec2.ErrRefused, days, false},
-		"refused, long ago, not Ready": {corev1.ConditionUnknown, ec2.ErrRefused, days, true},
-		"refused, just now, Ready":     {corev1.ConditionTrue, ec2.ErrRefused, time.Minute, true},
-		"down, not Ready":              {corev1.ConditionFalse, errors.New("down"), days, true},
-	}, func(t *testing.T, c *cluster, row row) {
-		n := nodeOf("a", instance)
-		n.Status.Conditions[0].Status = row.ready
-		c.add(n, podOn("a", "one"))
-		r := c.run(func(o *fleet.Options) { o.EC2 = &knowledge{err: row.err} })
-		r.take(notice(instance, event.StateChange, "stopped", row.ago)).want(t, "done")
 		c.want("a", row.drained)
 	})
 }

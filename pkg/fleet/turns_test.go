@@ -15,7 +15,6 @@ import (
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/sqs"
-	"github.com/nth-project/nth/pkg/state"
 )
 
 func TestDispatch_BeginsDrainsInTurn(t *testing.T) {
@@ -175,59 +174,5 @@ func TestDispatch_HearsPeopleWhoOpenANodeThatWaits(t *testing.T) {
 		if pods := c.podsOn("a"); c.node("a").Spec.Unschedulable || !slices.Equal(pods, []string{"late"}) {
 			t.Errorf("the node is unschedulable: %t, with the pods %q", c.node("a").Spec.Unschedulable, pods)
 		}
-	})
-}
-
-// An operator has uncordoned the node during an event of another queue, and that queue's claim is still on it.
-func TestDispatch_CordonsANodeThatWasOpenedForAnotherQueue(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
-		n := nodeOf("a", instance)
-		n.Annotations[drain.CordonAnnotation] = `{"writer":"nth-queue-2","event":"x","kind":"scheduled-maintenance","boot_id":"boot-1"}`
-		c.add(n, podOn("a", "one"), nodeOf("b", other), podOn("b", "two"))
-		c.before("evict", held)
-		r := c.run(func(o *fleet.Options) { o.Limits.Draining = 1 })
-		r.take(termination(other))
-		time.Sleep(2 * time.Second)
-		r.take(termination(instance))
-		time.Sleep(2 * time.Second)
-		if !c.node("a").Spec.Unschedulable || r.Status().Waiting != 1 {
-			t.Errorf("the node is open: %t, and %d wait", !c.node("a").Spec.Unschedulable, r.Status().Waiting)
-		}
-	})
-}
-
-// A node waits for longer than the budget of its event, and then another process leads.
-func TestDrain_HasItsBudgetAfterALongWait(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
-		c.add(nodeOf("a", instance), podOn("a", "one"), nodeOf("b", other), podOn("b", "two"))
-		c.before("evict", held)
-		c.ending = 30 * time.Second
-		with := func(o *fleet.Options) {
-			o.Limits.Draining = 1
-			o.Policy[event.ASGTermination] = policy.Rule{Action: policy.Drain, Hard: true, Budget: 5 * time.Minute}
-			o.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Drain}
-		}
-		r := c.run(with)
-		r.take(notice(other, event.RebalanceRecommendation, "", 0))
-		time.Sleep(2 * time.Second)
-		n := termination(instance)
-		r.take(n)
-		time.Sleep(20 * time.Minute)
-		if !c.node("a").Spec.Unschedulable {
-			t.Fatal("it does not wait")
-		}
-		r.stop()
-		c.before("evict", nil)
-		next := c.start("host-2", with)
-		eventually(t, "it leads", func() bool { return next.Status().Leads })
-		synctest.Wait()
-		next.take(n).want(t, "done")
-		time.Sleep(time.Minute)
-		if pods := c.podsOn("a"); len(pods) != 0 || next.ear.times(state.RanOut) != 0 {
-			t.Errorf("pods left: %d; ran out %d times", len(pods), next.ear.times(state.RanOut))
-		}
-		next.hooks.want(t, "drain "+instance+" drained")
 	})
 }
