@@ -23,7 +23,7 @@ var mayAsk = map[string][]string{
 	"pkg/drain": {"k8s.io/client-go/rest.Interface.Get", "k8s.io/client-go/rest.Interface.Patch"},
 	// Taints, which a node itself may not set, notes, and the Lease; and the fence before its writes.
 	"pkg/fleet": {
-		typed + "authentication/v1.SelfSubjectReviewInterface.Create", typed + "coordination/v1.LeaseInterface.Create",
+		typed + "authentication/v1.SelfSubjectReviewInterface.Create",
 		typed + "core/v1.NodeInterface.Get", typed + "core/v1.NodeInterface.List", typed + "core/v1.NodeInterface.Watch", typed + "core/v1.NodeInterface.Patch",
 		"k8s.io/client-go/tools/leaderelection.LeaderElector.Run", lock + "Get", lock + "Create", lock + "Update", "k8s.io/client-go/rest.Client",
 	},

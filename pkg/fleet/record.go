@@ -21,8 +21,8 @@ func isListed(kind event.Kind) bool {
 	return kind == event.ScheduledMaintenance || kind == event.StatusCheck
 }
 
-// entriesOf returns what was done for the events of an instance's Node: what the record of this term says, or what the cordon of an earlier
-// leader says. An open node was uncordoned by an operator, for all events that it had been closed for. What is neither on the Node nor
+// entriesOf returns what was done for the events of an instance's Node, as the record of this term says. Where that does not know why the Node
+// is closed, the cordon's claim says it: an earlier leader has written that. An open node was uncordoned by an operator, for all events that it had been closed for. What is neither on the Node nor
 // announced needs no entry.
 func (t *term) entriesOf(in *instance, on node, announced []event.Event) []state.Entry {
 	t.mu.Lock()
@@ -31,8 +31,9 @@ func (t *term) entriesOf(in *instance, on node, announced []event.Event) []state
 	var entries []state.Entry
 	if recorded != nil {
 		entries = recorded.Entries()
-	} else if on.hasOwnCordon {
-		entries = t.claimed(on, announced)
+	}
+	if on.hasOwnCordon && !slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode && !e.Released() }) {
+		entries = append(entries, t.claimed(on, entries, announced)...)
 	}
 	for i := range entries {
 		e := &entries[i]
@@ -53,16 +54,16 @@ func (t *term) entriesOf(in *instance, on node, announced []event.Event) []state
 	})
 }
 
-// claimed returns the entries of the events that an earlier leader has closed the Node for, as its claim says. An event that is announced, and
+// claimed returns the entries of the events that the claim on the Node names, apart from those that are recorded. An event that is announced, and
 // for which the node is still closed, has no entry: it begins again, and finds its cordon.
-func (t *term) claimed(on node, announced []event.Event) (entries []state.Entry) {
+func (t *term) claimed(on node, recorded []state.Entry, announced []event.Event) (entries []state.Entry) {
 	since := event.CredibleTime(on.cordon.Since)
 	if since.IsZero() {
 		since = time.Now().UTC().Round(0)
 	}
 	for _, id := range append([]string{on.cordon.Event}, on.cordon.Events...) {
 		at := slices.IndexFunc(announced, func(ev event.Event) bool { return ev.ID == id })
-		_, known := policy.Find(entries, id)
+		_, known := policy.Find(slices.Concat(recorded, entries), id)
 		if known || at < 0 && id != on.cordon.Event { // The claim does not say its kind.
 			continue
 		}

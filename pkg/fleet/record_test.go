@@ -56,21 +56,6 @@ func TestRecord_KeepsWhomAnOperatorUncordonedFor(t *testing.T) {
 		if closed := c.node("a").Spec.Unschedulable; closed != row.closed {
 			t.Errorf("the node is unschedulable: %t", closed)
 		}
-		if !row.closed {
-			return
-		}
-		c.change("a", uncordon) // for all events
-		time.Sleep(time.Minute)
-		next.stop()
-		third := c.start("host-3", nil)
-		eventually(t, "the third leads", func() bool { return third.Status().Leads })
-		for _, n := range append(row.first, row.then...) {
-			third.take(n)
-		}
-		time.Sleep(time.Minute)
-		if c.node("a").Spec.Unschedulable {
-			t.Error("the node is cordoned again")
-		}
 	})
 }
 
@@ -102,6 +87,26 @@ func TestRecord_KeepsAnEventThatJoinedAndStays(t *testing.T) {
 		if n := c.node("a"); n.Spec.Unschedulable || len(n.Annotations) > 0 {
 			t.Errorf("after the start, the node is unschedulable: %t, with %v", n.Spec.Unschedulable, n.Annotations)
 		}
+	})
+}
+
+// The watch of the Nodes may show late that the node is closed.
+func TestRecord_KnowsACordonThatShowsLate(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		says := &knowledge{states: map[string]string{instance: "stopping"}}
+		r := c.run(func(o *fleet.Options) { o.EC2 = says })
+		r.take(notice(instance, event.StateChange, "stopping", 0)).want(t, "done")
+		c.wantDrained("a")
+		closed := c.node("a")
+		c.change("a", func(n *corev1.Node) { n.Spec.Unschedulable, n.Annotations = false, nil })
+		time.Sleep(time.Minute)
+		c.change("a", func(n *corev1.Node) { n.Spec, n.Annotations = closed.Spec, closed.Annotations })
+		time.Sleep(time.Minute)
+		c.wantDrained("a")
+		c.change("a", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" })
+		eventually(t, "the node is open", func() bool { return !c.node("a").Spec.Unschedulable })
 	})
 }
 
