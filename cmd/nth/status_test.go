@@ -27,7 +27,7 @@ func draining(pid int) state.Status {
 		Events: []state.EventStatus{
 			{ID: "a", Kind: event.SpotInterruption, Phase: state.Draining, Plan: "EC2 will terminate this spot instance; drain now"},
 			{ID: "b", Kind: event.ScheduledMaintenance, Phase: state.Incomplete, Plan: "EC2 has scheduled a stop; drain now",
-				Missing: at, Error: "the deadline came first", Failures: 2},
+				Missing: at, Error: "the deadline came first"},
 		},
 		Documents: []state.DocumentStatus{
 			{Kind: event.SpotInterruption, LastGood: at},

@@ -21,9 +21,9 @@ func TestUncordon_AFailedOneIsRepeated(t *testing.T) {
 		r.tape.take()
 		r.wantSaid(systemd.DrainIncomplete, "error: the node could not be uncordoned; retrying")
 		r.wantHeard("begun a uncordon after 0s", "failed a uncordon after 0s: forbidden")
-		for id, want := range map[string]int{"a": 1, "b": 1, "c": 0} {
-			if e := r.entry(id); e.Failures != want {
-				t.Errorf("the entry is %+v, want %d failures", e, want)
+		for id, want := range map[string]string{"a": "forbidden", "b": "forbidden", "c": ""} {
+			if e := r.entry(id); e.Error != want {
+				t.Errorf("the entry is %+v, want the error %q", e, want)
 			}
 		}
 		for range 3 {

@@ -191,17 +191,20 @@ func (a *Agent) emitProgress(p drain.Progress) {
 	a.log(t)
 }
 
-// recordCordonFailed records that the node could not be cordoned. Before a hard deadline that is only logged, as pods are evicted
-// nevertheless.
+// recordCordonFailed records that the node could not be cordoned, and reports the first of several failures in a row. Before a hard deadline that
+// is only logged, as pods are evicted nevertheless.
 func (a *Agent) recordCordonFailed(t state.Transition) {
 	if !a.work.goal.Hard.IsZero() {
 		a.log(t)
 		return
 	}
 	for _, e := range a.unfinished() {
-		e.Failures, e.Error = e.Failures+1, t.Detail
+		first := e.Error == ""
+		e.Error = t.Detail
 		a.put(e)
-		a.emitStep(e, e, state.Transition{Kind: state.Failed, Err: errors.New(e.Error)})
+		if first {
+			a.emitStep(e, e, state.Transition{Kind: state.Failed, Err: errors.New(e.Error)})
+		}
 	}
 }
 
@@ -209,7 +212,7 @@ func (a *Agent) recordCordonFailed(t state.Transition) {
 func (a *Agent) clearCordonFailed() {
 	for _, e := range a.unfinished() {
 		if e.Error != "" {
-			e.Error, e.Failures = "", 0
+			e.Error = ""
 			a.put(e)
 		}
 	}

@@ -107,9 +107,7 @@ func (r *rig) rule(kind event.Kind, change func(*policy.Rule)) {
 	r.cfg.Policy[kind] = rule
 }
 
-func cordons(rule *policy.Rule)  { rule.Action = policy.Cordon }
-func notifies(rule *policy.Rule) { rule.Action = policy.Notify }
-func ignores(rule *policy.Rule)  { rule.Action = policy.Ignore }
+func cordons(rule *policy.Rule) { rule.Action = policy.Cordon }
 
 // run starts the agent and lets it settle.
 func (r *rig) run() {

@@ -232,15 +232,17 @@ func (a *Agent) recordUncordoned(end state.Transition, overruled bool) {
 	}
 }
 
-// recordUncordonFailed counts the failure in each entry that waits for the uncordon, and reports it for the most urgent event.
+// recordUncordonFailed records the failure in each entry that waits for the uncordon. It reports the first of several in a row, for the most urgent
+// event.
 func (a *Agent) recordUncordonFailed(end state.Transition) {
 	for _, e := range a.cfg.Record.Entries() {
 		if e.Phase != state.Undoing {
 			continue
 		}
-		e.Failures, e.Error, e.Changed = e.Failures+1, end.Err.Error(), a.now()
+		first := e.Error == "" && e.Event.ID == end.Entry.Event.ID
+		e.Error, e.Changed = end.Err.Error(), a.now()
 		a.put(e)
-		if e.Event.ID == end.Entry.Event.ID {
+		if first {
 			end.Kind, end.Entry = state.Failed, e
 			a.emit(end)
 		}

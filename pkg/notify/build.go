@@ -151,10 +151,6 @@ func (b *builder) end(n *notice) {
 	took := n.Took.Round(time.Millisecond)
 	switch {
 	case n.Kind == state.Failed:
-		if n.Entry.Failures > 1 { // Only the first failure of a row is reported. A restart does not begin another row.
-			n.reason = ""
-			return
-		}
 		n.outcome, n.reason, n.severity = Failed, n.reason+errorSuffix, Critical
 		n.text = fmt.Sprintf("the %s failed after %s and will be tried again: %v", n.Action, took, n.Err)
 	case n.Kind == state.LeftAlone:

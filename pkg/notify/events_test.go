@@ -180,17 +180,3 @@ func TestEvents_OmitWhatIsIgnored(t *testing.T) {
 		s.wantLines()
 	})
 }
-
-func TestEvents_ReportTheFirstFailureOfARow(t *testing.T) {
-	play(t, bare, func(s *stage) {
-		s.opts.Condition = false
-		s.start()
-		for failures := range 4 {
-			h := step(state.Failed, "drain", spot(state.Draining))
-			h.Err, h.Entry.Failures = errors.New("no answer"), failures+1
-			s.tell(h)
-			s.pass(time.Minute)
-		}
-		s.wantLines("Node default/node-1 Warning CordonAndDrainError: spot-interruption: the drain failed after 250ms and will be tried again: no answer")
-	})
-}

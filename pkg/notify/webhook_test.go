@@ -63,14 +63,6 @@ func TestWebhook_ReportsEachOutcomeOnce(t *testing.T) {
 				r.hear(state.Done, "a", func(h *state.Transition) { h.Action, h.Entry.Phase = "uncordon", state.Seen })
 			}
 		}, []string{"a announced", "a drained", "a moved", "a announced", "a drained", "a moved"}},
-		"a restart": {func(r *hookRig) { // The record knows of the failure before.
-			r.hear(state.Announced, "a")
-			r.hear(state.Failed, "a", drain(state.Draining), func(h *state.Transition) { h.Entry.Failures = 1 })
-			r.stop()
-			r.start()
-			r.hear(state.Failed, "a", drain(state.Draining), func(h *state.Transition) { h.Entry.Failures = 2 })
-			r.hear(state.Done, "a", drain(state.Drained))
-		}, []string{"a announced", "a failed", "a drained"}},
 		"some phases": {func(r *hookRig) {
 			r.use(func(s *notify.WebhookOptions) { s.At = []notify.Phase{notify.Announced, notify.Over} })
 			r.hear(state.Announced, "a")

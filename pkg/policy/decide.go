@@ -194,7 +194,7 @@ func enter(sit Situation, phase state.Phase, e state.Entry) state.Entry {
 	if e.Phase == phase {
 		return e
 	}
-	e.Phase, e.LeftAlone, e.Error, e.Failures, e.Changed = phase, false, "", 0, sit.Now
+	e.Phase, e.LeftAlone, e.Error, e.Changed = phase, false, "", sit.Now
 	return e
 }
 

@@ -91,7 +91,7 @@ func TestFold_ANewEntryHasItsBootAndTime(t *testing.T) {
 	again := termination("b")
 	sit := policy.Situation{
 		Now: at(time.Hour), BootID: thisBoot, Known: known(spot("a", 2*time.Hour), again),
-		Past: past(entry(again, state.Closed, closed(state.Withdrawn), before, failed(3, 0))),
+		Past: past(entry(again, state.Closed, closed(state.Withdrawn), before, failed(0))),
 	}
 	for _, e := range rules().Fold(sit) {
 		want := state.Entry{

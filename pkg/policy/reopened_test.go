@@ -100,7 +100,7 @@ func TestUndone_WhatTheRecordSays(t *testing.T) {
 	t.Parallel()
 	stop, notice := maintenance("a", "instance-stop", time.Hour), spot("n", 2*time.Minute)
 	canceled, hibernate := inState(stop, event.Canceled), hibernation("h", time.Hour)
-	over := entry(canceled, state.Undoing, failed(2, 0))
+	over := entry(canceled, state.Undoing, failed(0))
 	for _, row := range []struct {
 		decision
 		overruled bool

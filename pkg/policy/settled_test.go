@@ -71,7 +71,7 @@ func TestAgain_WhenAndWhetherBusy(t *testing.T) {
 	}{
 		{decision{name: "never met", rules: withAction(ev.Kind, policy.Ignore), want: "never"}, ev},
 		{decision{name: "a cordon, too", rules: cordons, past: past(entry(ev, state.Cordoning)), want: "at 0s, busy"}, ev},
-		{decision{name: "now, but it could not be done", past: past(entry(ev, state.Draining, failed(1, 0))), want: "at 0s"}, ev},
+		{decision{name: "now, but it could not be done", past: past(entry(ev, state.Draining, failed(0))), want: "at 0s"}, ev},
 		{decision{name: "now, as something is left", past: past(entry(ev, state.Incomplete)), want: "at 0s"}, ev},
 		{decision{name: "nothing more", past: past(entry(ev, state.Drained)), want: "never"}, ev},
 		{decision{name: "never of itself, and its time is not over", past: past(entry(ev, state.Draining, leftAlone)), want: "never, busy"}, ev},

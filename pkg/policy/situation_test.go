@@ -150,8 +150,8 @@ func cordoned(t time.Duration) detail { return func(e *state.Entry) { e.Cordoned
 func stamped(t time.Duration) detail  { return func(e *state.Entry) { e.CordonStamp = at(t) } }
 func closed(how state.Ending) detail  { return func(e *state.Entry) { e.Ending = how } }
 
-func failed(times int, t time.Duration) detail {
-	return func(e *state.Entry) { e.Error, e.Failures, e.Changed = "refused", times, at(t) }
+func failed(t time.Duration) detail {
+	return func(e *state.Entry) { e.Error, e.Changed = "refused", at(t) }
 }
 
 func past(entries ...state.Entry) []state.Entry { return entries }

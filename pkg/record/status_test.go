@@ -31,7 +31,7 @@ func full() state.Status {
 		},
 		Events: []state.EventStatus{{
 			ID: "a", Kind: event.SpotInterruption, Code: "stop", Phase: state.Draining, FirstSeen: at, Deadline: at, Missing: at,
-			Plan: "drain now", Error: "no", Failures: 1,
+			Plan: "drain now", Error: "no",
 		}},
 		Documents: []state.DocumentStatus{{Kind: event.SpotInterruption, LastGood: at, Trouble: "reset", Since: at}},
 		Off:       []state.OffStatus{{What: "shutdown", Why: "no bus"}},
@@ -79,7 +79,7 @@ func TestStatus_TheNamesInTheFileStay(t *testing.T) {
 	}
 	want := strings.Fields(`version program pid started updated stopped dry_run node sentence identity credential source server
 		trouble step action event kind reason began deadline hard pods_total pods_left held_by default/web targets events id kind code
-		phase first_seen deadline missing plan error failures documents kind last_good trouble since off what why`)
+		phase first_seen deadline missing plan error documents kind last_good trouble since off what why`)
 	if !slices.Equal(names, want) {
 		t.Errorf("got  %q\nwant %q", names, want)
 	}

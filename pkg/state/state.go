@@ -65,11 +65,10 @@ type Entry struct {
 	ActedFor time.Time `json:"acted_for,omitzero"`
 	// Ending says why a closed entry was closed.
 	Ending Ending `json:"ending,omitempty"`
-	// Failures counts the failed attempts in a row, and Error is why the last one failed.
-	Failures int `json:"failures,omitempty"`
 	// Result is what the last drain did; nil once the entry is closed. Nobody changes what it points to.
 	Result *Result `json:"result,omitempty"`
-	Error  string  `json:"error,omitempty"`
+	// Error is why the last attempt failed; empty once one succeeds.
+	Error string `json:"error,omitempty"`
 }
 
 // Acted reports whether something that was done to the node for this entry may still be in effect.

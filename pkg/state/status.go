@@ -91,16 +91,15 @@ type EventStatus struct {
 	Released bool `json:"released,omitempty"`
 	// Plan says in words what is announced and what will be done.
 	Plan string `json:"plan"`
-	// Error is why the last attempt failed, and Failures counts the failed attempts in a row.
-	Error    string `json:"error,omitempty"`
-	Failures int    `json:"failures,omitempty"`
+	// Error is why the last attempt failed.
+	Error string `json:"error,omitempty"`
 }
 
 // Status returns an entry as it is shown in a Status; see EventStatus.Plan.
 func (e Entry) Status(plan string) EventStatus {
 	return EventStatus{
 		ID: e.Event.ID, Kind: e.Event.Kind, Code: e.Event.Code, Phase: e.Phase, FirstSeen: e.FirstSeen, Deadline: e.Event.Deadline,
-		Missing: e.Missing, LeftAlone: e.LeftAlone, Released: e.Released(), Plan: plan, Error: e.Error, Failures: e.Failures,
+		Missing: e.Missing, LeftAlone: e.LeftAlone, Released: e.Released(), Plan: plan, Error: e.Error,
 	}
 }
 

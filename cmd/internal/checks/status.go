@@ -185,7 +185,7 @@ func eventLine(e state.EventStatus) string {
 		line += "; not announced since " + moment(e.Missing)
 	}
 	if e.Error != "" {
-		line += fmt.Sprintf("; %s failed: %s", text.Count(max(e.Failures, 1), "attempt"), e.Error)
+		line += "; the last attempt failed: " + e.Error
 	}
 	return line
 }
