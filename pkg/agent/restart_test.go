@@ -28,26 +28,6 @@ func TestStart_ReadyWaitsForNothing(t *testing.T) {
 	})
 }
 
-func TestRestart_ContinuesADrainAndRepeatsNothing(t *testing.T) {
-	each(t, map[string]string{"in the same boot": "boot-1", "in the next boot": "boot-2"}, func(r *rig, boot string) {
-		stop, notice := r.stopping("a", time.Hour), r.spot("b", 3*time.Minute)
-		r.node.toGuard(stuck)
-		r.runFor(stop, notice)
-		r.restart(func() {
-			r.pass(time.Minute)
-			r.cfg.BootID = boot
-		})
-		r.wantTape("guard for b, a: drain, hard in 2m0s, soft in 59m0s")
-		r.announce(stop, notice)
-		r.pass(30 * time.Second)
-		r.wantTape()
-		r.wantHeard("begun b drain after 1m0s", "begun a drain after 1m0s")
-		if e := r.entry("a"); e.Phase != state.Draining || !e.OnNode {
-			r.t.Errorf("the entry is %+v", e)
-		}
-	})
-}
-
 // A start finds the same goal in each phase, and reports only what has not ended.
 func TestRestart_InAnyPhaseHasTheSameGoal(t *testing.T) {
 	type row struct{ tape, heard []string }

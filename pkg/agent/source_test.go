@@ -164,25 +164,6 @@ func TestClock_ADocumentThatIsReadAgainStays(t *testing.T) {
 	})
 }
 
-func TestClock_AnUndatedAnswerIsReadAsItIs(t *testing.T) {
-	bubble(t, func(r *rig) {
-		clock := r.clocked(10 * time.Minute)
-		stop := r.stopping("b", time.Hour)
-		for range 2 {
-			r.source.sink.Snapshot(event.Snapshot{Kind: stop.Kind, Events: []event.Event{stop}})
-			r.pass(0)
-			if e := r.entry("b"); !e.Event.Deadline.Equal(stop.Deadline) {
-				t.Errorf("its deadline is %s, want %s", e.Event.Deadline, stop.Deadline)
-			}
-			notice := r.spot("a", time.Hour)
-			r.dated(clock.ec2(), 0, notice)
-			if e := r.entry("a"); !e.Event.Deadline.Equal(notice.Deadline.Add(10*time.Minute - time.Second)) {
-				t.Errorf("a dated one is moved by %s", e.Event.Deadline.Sub(notice.Deadline))
-			}
-		}
-	})
-}
-
 // What the machine announces itself, and the end of a hook, is the time that is left, by no clock.
 func TestClock_TimeLeftIsMovedByNothing(t *testing.T) {
 	each(t, map[string]event.Event{
@@ -212,35 +193,8 @@ func TestClock_TimeLeftIsMovedByNothing(t *testing.T) {
 	})
 }
 
-func TestClock_AGuardGetsADeadlineThatHasMoved(t *testing.T) {
-	rows := map[string]time.Duration{}
-	for _, moved := range []time.Duration{0, 100*time.Millisecond - 1, 100 * time.Millisecond, -100 * time.Millisecond} {
-		rows[moved.String()] = moved
-	}
-	each(t, rows, func(r *rig, moved time.Duration) {
-		r.clocked(0)
-		r.announce(r.stopping("a", time.Hour))
-		r.begins()
-		r.announce(r.stopping("a", time.Hour+moved))
-		if begun := r.begins(); (len(begun) > 0) != (moved.Abs() >= 100*time.Millisecond) {
-			r.t.Errorf("what was begun is %q", begun)
-		}
-	})
-}
-
 // incredible is a time that no record can hold; pkg/event has the rule.
 var incredible = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
-
-func TestClock_AnIncredibleTimeIsNone(t *testing.T) {
-	bubble(t, func(r *rig) {
-		ev := r.stopping("a", time.Minute)
-		ev.Deadline = incredible
-		r.runFor(ev)
-		if e := r.entry("a"); !e.Event.Deadline.IsZero() {
-			t.Errorf("the entry is %+v", e)
-		}
-	})
-}
 
 func TestIdentity_TroubleIsLoggedOnce(t *testing.T) {
 	bubble(t, func(r *rig) {

@@ -1,8 +1,6 @@
 package policy_test
 
 import (
-	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -75,33 +73,6 @@ func changed(s policy.Settings, change func(*policy.Rule)) policy.Settings {
 	change(&rule)
 	s[event.ScheduledMaintenance] = rule
 	return s
-}
-
-// Whatever the settings, nobody gets less time than the lead, and nobody begins before what was asked for.
-func TestSpread_StaysWithinItsBounds(t *testing.T) {
-	t.Parallel()
-	random := rand.New(rand.NewPCG(2, 2))
-	some := func(most time.Duration) time.Duration {
-		return []time.Duration{0, time.Duration(random.Int64N(int64(most))), most}[random.IntN(3)]
-	}
-	for range 20_000 {
-		rule := fleet()[event.ScheduledMaintenance]
-		rule.Lead, rule.Window, rule.Spread = some(48*time.Hour), some(48*time.Hour), some(24*time.Hour)
-		code := []string{"system-reboot", "instance-retirement"}[random.IntN(2)]
-		ev := on(fmt.Sprintf("i-0%016x", random.Uint64()), maintenance("a", code, 100*time.Hour))
-		settings := policy.Settings{event.ScheduledMaintenance: rule}
-		before := ev.Deadline.Sub(begins(settings, ev))
-		most := rule.Lead + rule.Spread
-		if code == "instance-retirement" {
-			most = max(most, rule.Window)
-		}
-		if before < rule.Lead || before > most || before < most-rule.Spread {
-			t.Fatalf("%s begins %s before its time, with lead %s, window %s, spread %s", code, before, rule.Lead, rule.Window, rule.Spread)
-		}
-		if again := ev.Deadline.Sub(begins(settings, ev)); again != before {
-			t.Fatalf("begins %s before its time, and then %s", before, again)
-		}
-	}
 }
 
 func TestSpread_ARetirementIsDrainedNearItsDate(t *testing.T) {
