@@ -179,7 +179,11 @@ func (s *session) runAgent(ctx context.Context) {
 		Rested: s.onRested, Listeners: listeners,
 	}).Run(ctx)
 	keeping.Wait()
-	s.keep()
+	for range 5 { // The watch may not show the cordon yet.
+		if s.keep() || !loop.Await(t.ctx, nil, firstPause/4) {
+			break
+		}
+	}
 }
 
 // isClosing reports whether the agent is about to cordon the node.
