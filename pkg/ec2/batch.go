@@ -13,38 +13,38 @@ import (
 const (
 	// batchWindow is how long a lookup waits for others to share its request.
 	batchWindow = 25 * time.Millisecond
-	// knownTTL is how long instances are cached, and unknownTTL how long AWS's answer that there is none is cached.
+	// knownTTL is how long a found instance stays in the cache. unknownTTL is the same for EC2's answer that there is no instance.
 	knownTTL, unknownTTL = 5 * time.Minute, 30 * time.Second
 	// maxCached is how many answers are cached, at most.
 	maxCached = 20_000
 )
 
-// batcher looks many instances up with one request and caches the answers.
+// batcher looks instances up by one property, such as the ID. Lookups that come within batchWindow share a request, and answers are cached.
 type batcher struct {
-	// query returns the instances that match one of EC2's filters, whose name is filter. value is what the filter compares of an instance.
+	// query asks EC2 for the instances for which a filter has one of the values.
 	query  func(ctx context.Context, filter string, values []string) ([]Instance, error)
-	filter string
-	value  func(Instance) string
-	cache  *cache.LRUExpireCache // lists of instances by that value
+	filter string                // EC2's name of the filter, such as "instance-id"
+	value  func(Instance) string // what the filter compares: this property of an instance
+	cache  *cache.LRUExpireCache // lists of instances ([]Instance) by that property
 
 	mu   sync.Mutex
 	next *batch // the batch that lookups still join; nil if there is none
 }
 
-// batch is one request, under way or about to be. found and err may be read once done is closed.
+// batch is one request, for several lookups that wait for it.
 type batch struct {
-	values map[string]bool
-	done   chan struct{}
+	values map[string]bool // what the lookups look for; under the batcher's mutex
+	done   chan struct{}   // closed when found and err are set, and may be read
 	found  map[string][]Instance
 	err    error
 }
 
-// newBatcher returns a batcher with an empty cache. The parameters are its fields of these names.
+// newBatcher returns a batcher with an empty cache. The parameters are the fields of the same names.
 func newBatcher(query func(context.Context, string, []string) ([]Instance, error), filter string, value func(Instance) string) *batcher {
 	return &batcher{query: query, filter: filter, value: value, cache: cache.NewLRUExpireCache(maxCached)}
 }
 
-// get returns the instances with a value, from the cache if it has them.
+// get returns the instances whose property has this value; none if EC2 knows none. The answer may come from the cache.
 func (b *batcher) get(ctx context.Context, value string) ([]Instance, error) {
 	if cached, hit := b.cache.Get(value); hit {
 		return cached.([]Instance), nil
@@ -52,7 +52,7 @@ func (b *batcher) get(ctx context.Context, value string) ([]Instance, error) {
 	return b.fetch(ctx, value)
 }
 
-// fetch is get without the cache, by a request that begins after the call.
+// fetch is get without the cache: its request begins after the call.
 func (b *batcher) fetch(ctx context.Context, value string) ([]Instance, error) {
 	joined := b.join(ctx, value)
 	select {
@@ -63,42 +63,44 @@ func (b *batcher) fetch(ctx context.Context, value string) ([]Instance, error) {
 	}
 }
 
-// join adds a value to the batch that lookups still join, and returns that batch. If there is none, it begins one.
+// join returns the batch that lookups still join, with the value added. If there is no such batch, join begins one: see run.
 func (b *batcher) join(ctx context.Context, value string) *batch {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.next == nil {
 		b.next = &batch{values: map[string]bool{}, done: make(chan struct{})}
-		// Without ctx's end: other lookups may join the batch, and wait for it when this one no longer does.
+		// The end of ctx must not end the batch: other lookups may wait for it when this lookup no longer does.
 		go b.run(context.WithoutCancel(ctx), b.next)
 	}
 	joined := b.next
 	joined.values[value] = true
 	if len(joined.values) >= maxBatch {
-		b.next = nil // It is full.
+		b.next = nil // The batch is full: the next lookup begins another one.
 	}
 	return joined
 }
 
-// run gives lookups batchWindow to join the batch. Then it makes the request, caches the answers, and closes done.
+// run is the goroutine of a batch. It gives lookups batchWindow to join, makes the request, caches the answers, and closes done.
 func (b *batcher) run(ctx context.Context, batch *batch) {
 	defer close(batch.done)
 	time.Sleep(batchWindow)
 	b.mu.Lock()
-	if b.next == batch { // From now on lookups begin another batch. A full one was already replaced.
+	if b.next == batch { // Otherwise join has already replaced this batch, as it is full.
 		b.next = nil
 	}
 	values := slices.Collect(maps.Keys(batch.values))
 	b.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	all, err := b.query(ctx, b.filter, values)
-	if batch.err = err; err != nil {
+	found, err := b.query(ctx, b.filter, values)
+	if err != nil {
+		batch.err = err // Errors are not cached.
 		return
 	}
 	batch.found = map[string][]Instance{}
-	for _, i := range all {
-		batch.found[b.value(i)] = append(batch.found[b.value(i)], i)
+	for _, instance := range found {
+		value := b.value(instance)
+		batch.found[value] = append(batch.found[value], instance)
 	}
 	for _, value := range values {
 		ttl := knownTTL

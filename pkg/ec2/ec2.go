@@ -19,10 +19,10 @@ import (
 	"github.com/nth-project/nth/pkg/role"
 )
 
-// Instance is what is known of one instance.
+// Instance is what EC2 says of one instance.
 type Instance struct {
 	ID string
-	// State is EC2's word for it: running, stopped, terminated, ...
+	// State is the state by EC2's name: "pending", "running", "stopped", "terminated", ...
 	State string
 	// Launched is when it was last launched or started, by AWS's clock.
 	Launched time.Time
@@ -30,17 +30,17 @@ type Instance struct {
 	Address string
 	// Group is its Auto Scaling group; empty if it is in none.
 	Group string
-	// Managed is set if the instance has the tag of Options.
+	// Managed is set if the instance has a tag with the key Options.Tag, or that key is "".
 	Managed bool
 	// Clusters are the names of the Kubernetes clusters in its tags (ClusterTag). AWS forgets the tags of an instance some
 	// time after it is terminated.
 	Clusters []string
 }
 
-// Gone reports whether the instance will not run any more.
+// Gone reports whether the instance is terminated or being terminated. A stopped instance is not gone, as it can be started again.
 func (i Instance) Gone() bool { return i.State == "terminated" || i.State == "shutting-down" }
 
-// Runs reports whether the instance runs, or is being started.
+// Runs reports whether the instance runs or is being started.
 func (i Instance) Runs() bool { return i.State == "running" || i.State == "pending" }
 
 // ClusterTag is the prefix of the tags by which AWS, Kubernetes and their tools mark what belongs to a cluster. The
@@ -66,7 +66,7 @@ type Options struct {
 	Tag string
 }
 
-// Catalog looks instances up. Its methods may be called from several goroutines. An error is ErrRefused if IAM does not allow the request.
+// Catalog looks instances up. Its methods may be called from several goroutines. Their errors wrap ErrRefused if IAM does not allow the request.
 type Catalog struct {
 	tag string
 	ec2 *ec2.Client
@@ -74,10 +74,10 @@ type Catalog struct {
 	byID, byAddress *batcher
 }
 
-// New returns a catalog that has made no request yet.
+// New returns a Catalog. It makes no request.
 func New(opts Options) *Catalog {
 	c := &Catalog{tag: opts.Tag, ec2: ec2.NewFromConfig(opts.AWS)}
-	// IDs are looked up by a filter, too: a request by IDs fails if one of them is unknown.
+	// IDs are looked up by a filter, too: EC2 refuses a request for a list of IDs if it does not know one of them.
 	c.byID = newBatcher(c.list, "instance-id", func(i Instance) string { return i.ID })
 	c.byAddress = newBatcher(c.list, "private-ip-address", func(i Instance) string { return i.Address })
 	return c
@@ -86,7 +86,7 @@ func New(opts Options) *Catalog {
 // ErrRefused means that IAM does not allow a request.
 var ErrRefused = errors.New("it is not allowed")
 
-// explain returns the error of a request in plain words. It is ErrRefused if IAM does not allow the action.
+// explain returns the error of a request for an action in plain words. The result wraps ErrRefused if IAM does not allow the action.
 func explain(action string, err error) error {
 	if role.Refused(err) {
 		return fmt.Errorf("%w: %s", ErrRefused, action)
@@ -94,20 +94,20 @@ func explain(action string, err error) error {
 	return role.Explain(action, lookupTimeout, err)
 }
 
-// Look looks an instance up. known is false if EC2 does not know it, or no longer. The answer may be minutes old.
+// Look looks an instance up by its ID. known is false if EC2 does not know the instance, or has forgotten it. The answer may be minutes old.
 func (c *Catalog) Look(ctx context.Context, id string) (found Instance, known bool, err error) {
 	all, err := c.byID.get(ctx, id)
-	return only(id, all, err)
+	return single(id, all, err)
 }
 
-// LookAnew is Look with an answer to a request that is made now.
+// LookAnew is Look without the cache: the answer is to a request that is made now.
 func (c *Catalog) LookAnew(ctx context.Context, id string) (found Instance, known bool, err error) {
 	all, err := c.byID.fetch(ctx, id)
-	return only(id, all, err)
+	return single(id, all, err)
 }
 
-// only returns the answer about an ID, which has one instance at most.
-func only(id string, all []Instance, err error) (found Instance, known bool, _ error) {
+// single turns what a batcher has found for an ID into the results of Look. all has one instance at most, as IDs are unique.
+func single(id string, all []Instance, err error) (found Instance, known bool, _ error) {
 	if err != nil {
 		return Instance{}, false, fmt.Errorf("asking EC2 about %s: %w", id, err)
 	}
@@ -117,7 +117,7 @@ func only(id string, all []Instance, err error) (found Instance, known bool, _ e
 	return all[0], true, nil
 }
 
-// AtAddress returns the instances that have a private IP address, in any VPC. The answer may be minutes old.
+// AtAddress returns the instances that have this private IPv4 address. Each VPC may have one. The answer may be minutes old.
 func (c *Catalog) AtAddress(ctx context.Context, address string) ([]Instance, error) {
 	found, err := c.byAddress.get(ctx, address)
 	if err != nil {
@@ -126,7 +126,7 @@ func (c *Catalog) AtAddress(ctx context.Context, address string) ([]Instance, er
 	return found, nil
 }
 
-// InReservation returns the IDs of the instances that run in a capacity reservation.
+// InReservation returns the IDs of the instances in a capacity reservation, except those that are Gone. It asks EC2 at each call.
 func (c *Catalog) InReservation(ctx context.Context, reservation string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -143,15 +143,15 @@ func (c *Catalog) InReservation(ctx context.Context, reservation string) ([]stri
 	return ids, nil
 }
 
-// GroupOf returns the Auto Scaling group of one of these instances, for "nth-queue check"; empty if none is in one, or EC2 does not say. It looks
-// only at the first maxBatch of the IDs.
+// GroupOf returns the name of an Auto Scaling group that one of the first maxBatch instances is in, for "nth-queue check". It returns "" if no
+// instance is in a group, or EC2 does not answer.
 func (c *Catalog) GroupOf(ctx context.Context, ids []string) string {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	if len(ids) == 0 {
 		return ""
 	}
-	found, _ := c.list(ctx, "instance-id", ids[:min(len(ids), maxBatch)]) // Missing rights are reported by those.
+	found, _ := c.list(ctx, "instance-id", ids[:min(len(ids), maxBatch)]) // "nth-queue check" tries Rights, and reports what is missing.
 	for _, i := range found {
 		if i.Group != "" {
 			return i.Group
@@ -160,7 +160,7 @@ func (c *Catalog) GroupOf(ctx context.Context, ids []string) string {
 	return ""
 }
 
-// list returns all instances that match a filter, from all pages of the answer.
+// list returns the instances for which an EC2 filter has one of the values, from all pages of the answer.
 func (c *Catalog) list(ctx context.Context, filter string, values []string) ([]Instance, error) {
 	pages := ec2.NewDescribeInstancesPaginator(c.ec2, &ec2.DescribeInstancesInput{
 		MaxResults: new(int32(maxPage)), Filters: []types.Filter{{Name: &filter, Values: values}},
@@ -171,22 +171,25 @@ func (c *Catalog) list(ctx context.Context, filter string, values []string) ([]I
 		if err != nil {
 			return nil, explain(describeInstances, err)
 		}
-		for _, r := range page.Reservations {
-			for _, i := range r.Instances {
-				all = append(all, c.convert(i))
+		for _, reservation := range page.Reservations { // EC2 groups instances by the request that launched them.
+			for _, instance := range reservation.Instances {
+				all = append(all, c.convert(instance))
 			}
 		}
 	}
 	return all, nil
 }
 
-// convert returns what this package needs of EC2's description of an instance.
-func (c *Catalog) convert(i types.Instance) Instance {
-	found := Instance{ID: aws.ToString(i.InstanceId), Address: aws.ToString(i.PrivateIpAddress), Launched: aws.ToTime(i.LaunchTime), Managed: c.tag == ""}
-	if i.State != nil {
-		found.State = string(i.State.Name)
+// convert makes an Instance of the SDK's description.
+func (c *Catalog) convert(described types.Instance) Instance {
+	found := Instance{
+		ID: aws.ToString(described.InstanceId), Address: aws.ToString(described.PrivateIpAddress), Launched: aws.ToTime(described.LaunchTime),
+		Managed: c.tag == "", // Without a tag in Options, every instance is managed.
 	}
-	for _, tag := range i.Tags {
+	if described.State != nil {
+		found.State = string(described.State.Name)
+	}
+	for _, tag := range described.Tags {
 		key, value := aws.ToString(tag.Key), aws.ToString(tag.Value)
 		found.Managed = found.Managed || key == c.tag
 		if key == groupTag {
@@ -205,7 +208,8 @@ const (
 	describeInstanceStatus = "ec2:DescribeInstanceStatus"
 )
 
-// Rights lists what a Catalog needs. Without those in must it does not know which instances have the tag of Options; it can do without those in may.
+// Rights lists the permissions that a Catalog needs, for "nth-queue check". nth-queue cannot work without those in must: it would not know which
+// instances have the tag of Options. Without those in may it lacks what their texts say.
 func (c *Catalog) Rights() (must, may []role.Right) {
 	instances := role.Right{
 		Name: describeInstances, Without: "late stops and the end of a Capacity Block drain no node, and the cluster of an instance without a Node is unknown",
@@ -224,5 +228,5 @@ func (c *Catalog) Rights() (must, may []role.Right) {
 	if c.tag != "" {
 		return []role.Right{instances}, []role.Right{status}
 	}
-	return nil, []role.Right{instances, status}
+	return nil, []role.Right{instances, status} // Every instance is managed, so EC2 need not be asked for tags.
 }
