@@ -8,14 +8,17 @@ import (
 	"strings"
 )
 
-// Address is what the URL of a queue says. Each field is empty if the URL does not say it.
+// Address is what the URL of a queue says. A field is empty if the URL does not say it.
 type Address struct{ Region, Account, Name string }
 
-// regionLabel is the form of the name of a region, in any partition, and accountID that of an account's ID.
-var regionLabel, accountID = regexp.MustCompile(`^[a-z]{2,4}(-[a-z]+)+-[0-9]+$`), regexp.MustCompile(`^[0-9]{12}$`)
+var (
+	// regionLabel matches the name of a region, in any partition.
+	regionLabel = regexp.MustCompile(`^[a-z]{2,4}(-[a-z]+)+-[0-9]+$`)
+	accountID   = regexp.MustCompile(`^[0-9]{12}$`)
+)
 
-// ParseURL reads the URL of a queue. The host may be SQS's in the region (also for FIPS and dual-stack), a legacy one, or that of a VPC endpoint;
-// that of another service does not name the queue's region.
+// ParseURL reads the URL of a queue. It finds the region in a host of SQS (also for FIPS and dual-stack), in a legacy host of SQS, and in a VPC
+// endpoint of SQS. It takes no region from the host of another service.
 func ParseURL(address string) Address {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -25,16 +28,17 @@ func ParseURL(address string) Address {
 	if !accountID.MatchString(account) {
 		account = ""
 	}
-	found, labels := Address{Account: account, Name: name}, strings.Split(u.Hostname(), ".")
-	isService := func(label string) bool { return label == "sqs" || label == "sqs-fips" || label == "queue" }
-	if at := slices.IndexFunc(labels, regionLabel.MatchString); at >= 0 && slices.ContainsFunc(labels, isService) {
+	found := Address{Account: account, Name: name}
+	labels := strings.Split(u.Hostname(), ".")
+	isSQS := slices.ContainsFunc(labels, func(label string) bool { return label == "sqs" || label == "sqs-fips" || label == "queue" })
+	if at := slices.IndexFunc(labels, regionLabel.MatchString); isSQS && at >= 0 {
 		found.Region = labels[at]
 	}
 	return found
 }
 
-// Resource is the queue's ARN after the partition, such as ":sqs:eu-central-1:123456789012:interruptions"; empty if the URL does not name account
-// and queue. region counts if the URL names none.
+// Resource returns the queue's ARN after the partition, such as ":sqs:eu-central-1:123456789012:interruptions". It returns "" if the URL lacks
+// the account or the queue's name. If the URL lacks the region, region is in the ARN.
 func (a Address) Resource(region string) string {
 	if a.Account == "" || a.Name == "" {
 		return ""

@@ -15,9 +15,9 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// Rights lists the rights that reading the queue needs. Trying them receives and changes no message.
+// Rights lists the permissions that reading the queue needs, for "nth-queue check". Trying them receives no message and changes none.
 func (q *Queue) Rights() []role.Right {
-	// SQS has never issued this receipt handle. It answers such a batch with success and an error for the entry.
+	// SQS has never issued this receipt handle. If the batch is allowed, SQS answers it with success, and with an error for its only entry.
 	invalid := []update{{handle: "nth-queue-check", hidden: time.Minute}}
 	return []role.Right{
 		{Name: receiveMessage, Without: "nothing is heard of interruptions", Try: q.tryReceive},
@@ -32,8 +32,8 @@ func (q *Queue) Rights() []role.Right {
 	}
 }
 
-// tryReceive asks for messages by an invalid request: for too many, with negative times. A valid request may receive a message. Even
-// with a visibility timeout of zero, that counts towards the queue's maxReceiveCount.
+// tryReceive tries whether IAM allows to receive messages. Its request is invalid (too many messages, negative times), so SQS refuses it for
+// that if IAM allows it. A valid request might receive a message, which counts towards the queue's maxReceiveCount.
 func (q *Queue) tryReceive(ctx context.Context) error {
 	_, err := q.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
 		QueueUrl: &q.opts.URL, MaxNumberOfMessages: maxBatch + 1, VisibilityTimeout: -1, WaitTimeSeconds: -1,
@@ -42,13 +42,15 @@ func (q *Queue) tryReceive(ctx context.Context) error {
 }
 
 const (
-	// longestRetention is how long SQS can keep a message at most, and fewestReceives how often a message is received that waits so long
-	// for maintenance: see maxReturn.
-	longestRetention, fewestReceives = 14 * 24 * time.Hour, 30
+	// longestRetention is the longest time for which SQS can keep a message.
+	longestRetention = 14 * 24 * time.Hour
+	// fewestReceives is how often a message may have to be received while it waits for maintenance, for up to longestRetention: nth-queue
+	// returns it every maxReturn.
+	fewestReceives = 30
 )
 
-// Setup says, for "nth-queue check", how many messages are in the queue, and what in its attributes loses or delays messages. Nothing else
-// needs its right, sqs:GetQueueAttributes. The error is a role.RefusedError without it.
+// Setup asks for the queue's attributes, for "nth-queue check". messages says how many messages are in the queue. Each of warnings names an
+// attribute that loses or delays messages. Only Setup needs the permission sqs:GetQueueAttributes; without it the error is a role.RefusedError.
 func (q *Queue) Setup(ctx context.Context) (messages string, warnings []string, err error) {
 	const right = "sqs:GetQueueAttributes"
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
@@ -59,19 +61,19 @@ func (q *Queue) Setup(ctx context.Context) (messages string, warnings []string, 
 	if err != nil {
 		return "", nil, fmt.Errorf("asking for the attributes of the queue %s: %w", q.opts.URL, role.Explain(right, requestTimeout, err))
 	}
-	of := func(name types.QueueAttributeName) string { return answer.Attributes[string(name)] }
+	attribute := func(name types.QueueAttributeName) string { return answer.Attributes[string(name)] }
 	number := func(name types.QueueAttributeName) int {
-		n, _ := strconv.ParseUint(of(name), 10, 31) // What SQS does not say is zero.
+		n, _ := strconv.ParseUint(attribute(name), 10, 31) // An attribute that SQS does not name counts as zero.
 		return int(n)
 	}
-	span := func(name types.QueueAttributeName) time.Duration { return time.Duration(number(name)) * time.Second }
+	inSeconds := func(name types.QueueAttributeName) time.Duration { return time.Duration(number(name)) * time.Second }
 	var redrive struct {
 		Target string      `json:"deadLetterTargetArn"`
-		Count  json.Number `json:"maxReceiveCount"` // or a string with one
+		Count  json.Number `json:"maxReceiveCount"` // SQS writes 5 or "5".
 	}
-	_ = json.Unmarshal([]byte(of(types.QueueAttributeNameRedrivePolicy)), &redrive) // Without a policy, there is no dead-letter queue.
+	_ = json.Unmarshal([]byte(attribute(types.QueueAttributeNameRedrivePolicy)), &redrive) // A queue without a policy has no dead-letter queue.
 	receives, _ := redrive.Count.Int64()
-	retention, delay := span(types.QueueAttributeNameMessageRetentionPeriod), span(types.QueueAttributeNameDelaySeconds)
+	retention, delay := inSeconds(types.QueueAttributeNameMessageRetentionPeriod), inSeconds(types.QueueAttributeNameDelaySeconds)
 	for _, w := range []struct {
 		applies bool
 		text    string
@@ -83,9 +85,9 @@ func (q *Queue) Setup(ctx context.Context) (messages string, warnings []string, 
 			"a message becomes a dead letter after %d receipts (maxReceiveCount), and may be received more often while it waits for maintenance: make it %d or more",
 			receives, fewestReceives)},
 		{delay > 0, fmt.Sprintf("messages are delayed by %s (DelaySeconds), of the two minutes that a spot interruption leaves", delay)},
-		{of(types.QueueAttributeNameFifoQueue) == "true", "it is a FIFO queue: a message waits until the one before it is done, with its drain"},
-		{of(types.QueueAttributeNamePolicy) == "", "it has no policy: EventBridge cannot write into it, unless its rules have a role that may"},
-		{strings.HasSuffix(of(types.QueueAttributeNameKmsMasterKeyId), "alias/aws/sqs"),
+		{attribute(types.QueueAttributeNameFifoQueue) == "true", "it is a FIFO queue: a message waits until the one before it is done, with its drain"},
+		{attribute(types.QueueAttributeNamePolicy) == "", "it has no policy: EventBridge cannot write into it, unless its rules have a role that may"},
+		{strings.HasSuffix(attribute(types.QueueAttributeNameKmsMasterKeyId), "alias/aws/sqs"),
 			"messages are encrypted with alias/aws/sqs, a key that EventBridge may not use: take SQS's own encryption, or a key of yours"},
 	} {
 		if w.applies {

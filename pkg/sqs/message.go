@@ -30,42 +30,43 @@ const (
 	sentTimestamp = types.MessageSystemAttributeNameSentTimestamp
 	receiveCount  = types.MessageSystemAttributeNameApproximateReceiveCount
 
+	// minBackoff and maxBackoff bound the pauses after requests for messages that fail.
 	minBackoff, maxBackoff = 500 * time.Millisecond, 30 * time.Second
 	// maxRequests is how many batches of updates are sent at the same time.
 	maxRequests = 8
-	// maxReturn is a little less than the twelve hours for which SQS hides a message at most.
+	// maxReturn is a little less than twelve hours, the longest time for which SQS hides a message.
 	maxReturn = 12*time.Hour - 10*time.Minute
 )
 
-// Message is a message that is in flight while its work is done. Its owner ends it by calling Done or Return, once.
+// Message is a message that is in flight while its work is done. Run's deliver gets it, and ends it by one call of Done or Return.
 type Message struct {
-	// ID is the message's, Sent when it was put into the queue, and Receives how often it has been received so far.
-	ID       string
-	Sent     time.Time
-	Receives int
+	ID       string    // from SQS; it stays the same when the message is received again
+	Sent     time.Time // when the message was put into the queue
+	Receives int       // how often the message has been received so far
 	// Notices are what the message says.
 	Notices []Notice
 
 	queue *Queue
-	// The queue's mutex guards what follows.
-	handle string    // the receipt handle by which SQS knows it
-	due    time.Time // when its visibility timeout is to be extended; zero if SQS refuses that
-	lost   bool      // it was reported as Lost
+	// The queue's mutex guards the fields below.
+	handle string    // SQS's receipt handle of the latest receipt
+	due    time.Time // when to extend the visibility timeout; zero if SQS refuses that
+	lost   bool      // a Lost report was made, and is not repeated
 }
 
-// receive is one of Run's receivers. It requests messages and calls deliver with them until ctx ends. It makes no request while too many are
-// in flight, and pauses after one that failed.
+// receive is the loop of one receiver, a goroutine of Run. It requests messages and passes them to handle until ctx ends. It makes no request
+// while full, and pauses after a request that failed.
 func (q *Queue) receive(ctx context.Context, deliver func(*Message)) {
 	for failures := 0; ctx.Err() == nil; {
-		if !q.setAsked(time.Now()) {
+		q.setAsked(time.Now()) // A receiver that waits for room does not hang, either.
+		if q.full() {
 			loop.Await(ctx, nil, minBackoff)
 			continue
 		}
 		messages, err := q.request(ctx)
 		if ctx.Err() != nil && err != nil {
-			return // The request was canceled, which is no trouble.
+			return // The end of ctx has canceled the request: the queue has no trouble.
 		}
-		q.noteAnswer(err)
+		q.recordAnswer(err)
 		if err != nil {
 			failures++
 			loop.Await(ctx, nil, role.Pause(failures, minBackoff, maxBackoff))
@@ -78,7 +79,7 @@ func (q *Queue) receive(ctx context.Context, deliver func(*Message)) {
 	}
 }
 
-// request asks SQS for messages, and returns up to maxBatch of them. If the queue is empty, it waits for longPoll, and returns none.
+// request asks SQS for messages, and returns up to maxBatch of them. If the queue is empty, SQS waits for longPoll, and request returns none.
 func (q *Queue) request(ctx context.Context) ([]types.Message, error) {
 	ctx, cancel := context.WithTimeout(ctx, longPoll+requestTimeout)
 	defer cancel()
@@ -93,13 +94,15 @@ func (q *Queue) request(ctx context.Context) ([]types.Message, error) {
 	return answer.Messages, nil
 }
 
-// noteAnswer notes how a request for messages ended, for Status. It calls Options.Trouble with the first failure of an outage, and with nil
-// for the first success after that.
-func (q *Queue) noteAnswer(err error) {
+// recordAnswer remembers for Status how a request for messages ended. It calls Options.Trouble when that changes: with the error that begins an
+// outage, and with nil when SQS answers again.
+func (q *Queue) recordAnswer(err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	changed := q.failing != (err != nil)
-	if q.failing = err != nil; !q.failing {
+	failing := err != nil
+	changed := failing != q.failing
+	q.failing = failing
+	if !failing {
 		q.answered = time.Now()
 	}
 	if changed && q.opts.Trouble != nil {
@@ -107,16 +110,18 @@ func (q *Queue) noteAnswer(err error) {
 	}
 }
 
-// handle parses a received message and calls deliver with it, unless it needs no work. It has a message deleted that does not concern
-// nth-queue, or whose work was done before. It leaves a message alone that it cannot understand: SQS delivers that again and again, and then
-// moves it to the dead-letter queue.
+// handle parses a received message, puts it in flight, and calls deliver with it. Some messages are not delivered:
+//   - One that is in flight already: see admit.
+//   - One whose work was done before, or that does not concern nth-queue: Run deletes it.
+//   - One that nth-queue cannot understand: it stays in the queue. SQS delivers it several times, then moves it to the dead-letter queue.
 func (q *Queue) handle(raw types.Message, deliver func(*Message)) {
 	m := newMessage(q, raw)
 	if ended, known := q.ended.Get(m.ID); known {
-		if m.lost = true; ended == Deleted { // What SQS refuses was reported when the message came first.
+		m.lost = true // If SQS refuses to delete the message, that was reported the first time.
+		if ended == Deleted {
 			m.Done()
 		}
-		return
+		return // A Poisoned message stays in the queue.
 	}
 	var err error
 	m.Notices, err = Parse(aws.ToString(raw.Body), q.account, m.Sent)
@@ -139,11 +144,14 @@ func (q *Queue) handle(raw types.Message, deliver func(*Message)) {
 	deliver(m)
 }
 
-// newMessage returns a message as SQS has delivered it, not parsed yet. Its visibility timeout is to be extended when a third of it has
-// passed. If SQS does not say when the message was sent, Sent is now.
+// newMessage returns a Message for what SQS has delivered. It is not parsed yet, and not in flight. If SQS does not say when the message was
+// sent, Sent is now.
 func newMessage(q *Queue, raw types.Message) *Message {
 	now := time.Now()
-	m := &Message{queue: q, ID: aws.ToString(raw.MessageId), Sent: now, Receives: 1, handle: aws.ToString(raw.ReceiptHandle), due: now.Add(q.opts.Visibility / 3)}
+	m := &Message{
+		queue: q, ID: aws.ToString(raw.MessageId), Sent: now, Receives: 1, handle: aws.ToString(raw.ReceiptHandle),
+		due: now.Add(q.opts.Visibility / 3), // Two thirds of the visibility timeout are left for further attempts.
+	}
 	if ms, err := strconv.ParseInt(raw.Attributes[string(sentTimestamp)], 10, 64); err == nil {
 		m.Sent = cmp.Or(event.CredibleTime(time.UnixMilli(ms)), now)
 	}
@@ -153,40 +161,39 @@ func newMessage(q *Queue, raw types.Message) *Message {
 	return m
 }
 
-// admit puts a received message in flight, and reports whether its work is to begin. If it is in flight already, that one gets the new receipt
-// handle, as SQS accepts only the latest.
+// admit puts a received message in flight, and returns true. It returns false if a Message with this ID is in flight already. That Message gets
+// the new receipt handle, because SQS accepts only the latest.
 func (q *Queue) admit(m *Message) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	known, held := q.inFlight[m.ID]
-	if held {
-		known.handle, known.due = m.handle, m.due
-	} else {
-		q.inFlight[m.ID] = m
+	if earlier, found := q.inFlight[m.ID]; found {
+		earlier.handle, earlier.due = m.handle, m.due
+		return false
 	}
-	return !held
+	q.inFlight[m.ID] = m
+	return true
 }
 
-// Done has Run delete the message from the queue: all work for it is done, or it does not concern nth-queue. In a dry run, the message stays in
-// the queue. If SQS does not delete it, it comes again, and is recognized.
+// Done makes Run delete the message from the queue: its work is done, or it does not concern nth-queue. In a dry run, the message stays in the
+// queue. If SQS does not delete the message and delivers it again, handle recognizes it.
 func (m *Message) Done() {
 	m.queue.ended.Add(m.ID, Deleted)
 	m.end(Deleted, 0)
 }
 
-// Return has Run put the message back into the queue. This nth-queue or another receives it again after that time, rounded up to seconds and
-// bounded by maxReturn, or sooner if SQS does not do so.
+// Return makes Run put the message back into the queue. SQS hides the message until that time has passed, rounded up to seconds and at most
+// maxReturn. Then this nth-queue or another receives it again; sooner, if SQS does not do what Run asks.
 func (m *Message) Return(after time.Duration) { m.end(Returned, min(max(after, 0), maxReturn)) }
 
-// end takes the message out of flight, and has Run ask SQS for what is wanted.
+// end takes the message out of flight, and leaves it to Run to ask SQS for the outcome. That is Deleted, or Returned after the time hidden.
 func (m *Message) end(what Outcome, hidden time.Duration) {
 	q := m.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.inFlight[m.ID] == m {
+	if q.inFlight[m.ID] == m { // handle also ends messages that were never in flight.
 		delete(q.inFlight, m.ID)
 	}
-	if what != Deleted || !q.opts.DryRun {
+	if what != Deleted || !q.opts.DryRun { // A dry run deletes nothing.
 		q.ending = append(q.ending, update{m, what, m.handle, hidden})
 	}
 }
@@ -196,34 +203,35 @@ func (m *Message) report(what Outcome, why string) Report {
 	return Report{Outcome: what, Message: m.ID, Why: why, Sent: m.Sent, Receives: m.Receives}
 }
 
-// update is what SQS is asked to do with a message.
+// update is what Run asks SQS to do with a message.
 type update struct {
 	message *Message
 	what    Outcome       // the outcome to reach: Extended, Returned or Deleted
-	handle  string        // the message's receipt handle
-	hidden  time.Duration // how long nobody receives the message, if it is Extended or Returned
+	handle  string        // the message's receipt handle when the update was made
+	hidden  time.Duration // how long SQS hides the message from now, for Extended and Returned
 }
 
-// settle is one round of Run. It sends SQS the updates that are due, and waits for the answers.
+// settle sends SQS the updates that are due, and waits for the answers. Run calls it every settleInterval.
 func (q *Queue) settle(ctx context.Context) {
 	var requests errgroup.Group
 	requests.SetLimit(maxRequests)
 	for _, batch := range q.due() {
 		requests.Go(func() error { q.send(ctx, batch); return nil })
 	}
-	_ = requests.Wait() // send has no error.
+	_ = requests.Wait() // send returns no error.
 }
 
-// due returns the updates that are due now, in batches: each batch is one request, and has only deletions or none. Batches of
-// deletions come last, as they can wait.
+// due returns the updates that are due now, in batches of one request each. A batch has only deletions, or only changes of the visibility
+// timeout. Deletions come last, as they can wait. due empties q.ending.
 func (q *Queue) due() [][]update {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var deletions, changes []update
 	for _, m := range q.inFlight {
-		if !m.due.IsZero() && !m.due.After(time.Now()) {
-			changes = append(changes, update{m, Extended, m.handle, q.opts.Visibility})
+		if m.due.IsZero() || m.due.After(time.Now()) {
+			continue // SQS refuses to extend the visibility timeout, or has time left.
 		}
+		changes = append(changes, update{m, Extended, m.handle, q.opts.Visibility})
 	}
 	for _, u := range q.ending {
 		if u.what == Deleted {
@@ -236,7 +244,7 @@ func (q *Queue) due() [][]update {
 	return slices.Concat(slices.Collect(slices.Chunk(changes, maxBatch)), slices.Collect(slices.Chunk(deletions, maxBatch)))
 }
 
-// send makes the request for one batch, and notes and reports the result for each message.
+// send makes the request for one batch, and calls finish with the result for each update.
 func (q *Queue) send(ctx context.Context, batch []update) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -247,28 +255,30 @@ func (q *Queue) send(ctx context.Context, batch []update) {
 	failed, err := request(ctx, batch)
 	results := slices.Repeat([]error{err}, len(batch))
 	for _, f := range failed {
-		if i, err := strconv.Atoi(aws.ToString(f.Id)); err == nil && i >= 0 && i < len(batch) {
+		i, err := strconv.Atoi(aws.ToString(f.Id)) // the entry's index: see delete and changeVisibility
+		if err == nil && i >= 0 && i < len(batch) {
 			results[i] = fmt.Errorf("%w: %s", errStale, aws.ToString(f.Code))
 		}
 	}
 	for i, u := range batch {
-		q.settled(u, results[i])
+		q.finish(u, results[i])
 	}
 }
 
-// settled notes and reports how the request for an update ended; err is nil if SQS has done what was wanted. After an outage, an extension is
-// tried again. A message that was not deleted or returned comes again.
-func (q *Queue) settled(u update, err error) {
+// finish takes the result of the request for an update, and reports it; err is nil if SQS has done what the update asks for. If the message is
+// still in flight, finish sets the time of the next extension. A deletion or a return is not repeated: SQS delivers the message again.
+func (q *Queue) finish(u update, err error) {
 	q.mu.Lock()
 	m, lost := u.message, errors.Is(err, errStale) || role.Refused(err)
 	newlyLost := lost && !m.lost
 	m.lost = m.lost || lost
 	switch {
-	case u.what != Extended || m.handle != u.handle: // It is in flight no more, or has come again.
+	case u.what != Extended: // The message is not in flight any more.
+	case m.handle != u.handle: // SQS has delivered the message again meanwhile, and admit has set m.due.
 	case lost:
-		m.due = time.Time{} // until SQS delivers it again, with a new receipt handle
+		m.due = time.Time{} // No extension until SQS delivers the message again, with a new receipt handle.
 	case err != nil:
-		m.due = time.Now().Add(u.hidden / 6)
+		m.due = time.Now().Add(u.hidden / 6) // An outage: try again, sooner than after a success.
 	default:
 		m.due = time.Now().Add(u.hidden / 3)
 	}
@@ -281,11 +291,11 @@ func (q *Queue) settled(u update, err error) {
 	}
 }
 
-// errStale means that SQS does not accept a receipt handle any more. Nothing else can be wrong with one message of a batch.
+// errStale means that SQS does not accept a receipt handle any more. SQS has no other reason to refuse a single message of a batch.
 var errStale = errors.New("the receipt handle is stale")
 
-// delete asks SQS to delete messages. It returns those that SQS has not deleted, by their indexes in the batch. The error is about
-// the request as a whole.
+// delete asks SQS to delete the messages of a batch. It returns an entry for each message that SQS has not deleted, whose Id is the index in the
+// batch. The error is about the request as a whole.
 func (q *Queue) delete(ctx context.Context, batch []update) ([]types.BatchResultErrorEntry, error) {
 	in := &sqs.DeleteMessageBatchInput{QueueUrl: &q.opts.URL}
 	for i, u := range batch {
@@ -298,8 +308,8 @@ func (q *Queue) delete(ctx context.Context, batch []update) ([]types.BatchResult
 	return out.Failed, nil
 }
 
-// changeVisibility asks SQS to hide messages for a time from now. It returns those for which SQS has not done so, by their indexes
-// in the batch. The error is about the request as a whole.
+// changeVisibility asks SQS to hide each message of a batch for its update's time hidden, from now. It returns an entry for each message that SQS
+// has not hidden, whose Id is the index in the batch. The error is about the request as a whole.
 func (q *Queue) changeVisibility(ctx context.Context, batch []update) ([]types.BatchResultErrorEntry, error) {
 	in := &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: &q.opts.URL}
 	for i, u := range batch {
@@ -314,5 +324,5 @@ func (q *Queue) changeVisibility(ctx context.Context, batch []update) ([]types.B
 	return out.Failed, nil
 }
 
-// seconds rounds up to SQS's unit.
+// seconds returns a duration in seconds, SQS's unit, rounded up.
 func seconds(d time.Duration) int32 { return int32((d + time.Second - 1) / time.Second) }

@@ -18,13 +18,13 @@ type Notice struct {
 	About Subject
 	// Instance is the EC2 instance's ID. It is empty if the message names only a Reservation.
 	Instance string
-	// Reservation is the ID of a capacity reservation: the message is about all instances in it.
+	// Reservation is the ID of a capacity reservation. If set, the notice is about all instances in the reservation.
 	Reservation string
-	// Event is what an Interruption announces. It was noticed when the message says, or else when it was sent.
+	// Event is what an Interruption announces. Its time Noticed is the time in the message, or else when the message was sent.
 	Event event.Event
-	// Hook is the lifecycle hook at which Auto Scaling waits for an answer; nil if Auto Scaling does not wait.
+	// Hook is the lifecycle action that Auto Scaling waits for; nil if Auto Scaling does not wait.
 	Hook *Hook
-	// Stopped is set if EC2 says that the instance is not running any more.
+	// Stopped is set if EC2 says that the instance has stopped or terminated.
 	Stopped bool
 }
 
@@ -33,7 +33,7 @@ type Subject string
 
 // The subjects of notices.
 const (
-	// Interruption: the instance is going to be taken away, or is already.
+	// Interruption: the instance is going to be taken away, or has been.
 	Interruption Subject = "interruption"
 	// Launch: the instance is new, and its group waits at a hook before it counts as in service.
 	Launch Subject = "launch"
@@ -41,7 +41,7 @@ const (
 	Running Subject = "running"
 )
 
-// Hook names one action of a lifecycle hook.
+// Hook names one lifecycle action: that of a hook, for the notice's instance. Token is Auto Scaling's ID of the action.
 type Hook struct {
 	Group, Name, Token string
 	// Launch is set if Auto Scaling waits before the instance goes into service. Back is set if the instance returns to a warm
@@ -59,24 +59,24 @@ func (e NotOursError) Error() string { return e.Why }
 func notOurs(format string, args ...any) error { return NotOursError{fmt.Sprintf(format, args...)} }
 
 const (
-	// maxBody is the size in bytes of the largest message, as SQS has it: it names 36,148 instances at most, as an ID and what JSON needs
-	// around it have 29 bytes. AWS Health's own messages, which it splits at 256 KiB, name less than 7,000
-	// (https://docs.aws.amazon.com/health/latest/ug/pagnation-of-health-events.html).
+	// maxBody is SQS's limit for a message, in bytes. It also bounds the notices of a message: an instance takes 29 bytes of JSON, so a message
+	// names 36,148 instances at most. AWS Health splits its messages at 256 KiB, so they name less than 7,000 each:
+	// https://docs.aws.amazon.com/health/latest/ug/pagnation-of-health-events.html.
 	maxBody = 1 << 20
 	// maxShown is how much of a text from outside an error shows, in bytes.
 	maxShown = 100
-	// spotNotice is how long EC2 leaves a spot instance after its warning, which does not say so.
+	// spotNotice is the time from EC2's warning to the interruption of a spot instance. The warning does not say it.
 	spotNotice = 2 * time.Minute
-	// blockNotice is how long before it begins to terminate the instances of a Capacity Block EC2 sends its warning:
+	// blockNotice is the time from EC2's warning until EC2 begins to terminate the instances of a Capacity Block:
 	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-monitor.html.
 	blockNotice = 10 * time.Minute
 )
 
-// shown quotes a text of the message for an error.
+// shown quotes a text of the message, as an error may show it: printable, and of limited length.
 func shown(s string) string { return `"` + text.Visible(s, maxShown) + `"` }
 
-// rows says for each kind of message what its notices are. The kinds are EventBridge's, by their source and detail type, and those that Auto
-// Scaling sends itself, by the lifecycle transition. Both kinds of ends of a reservation have had two names in AWS's pages.
+// rows has a function for each kind of message, which returns the message's notices. EventBridge's kinds are named by source and detail type.
+// The kinds that Auto Scaling sends itself are named by the lifecycle transition. AWS's pages have had two names for each end of a reservation.
 var rows = map[string]func(message) ([]Notice, error){
 	"aws.ec2/EC2 Spot Instance Interruption Warning": func(m message) ([]Notice, error) {
 		return m.interruption(event.SpotInterruption, m.Action, m.at.Add(spotNotice)), nil
@@ -99,27 +99,30 @@ var rows = map[string]func(message) ([]Notice, error){
 	"autoscaling:EC2_INSTANCE_LAUNCHING":                      message.launching,
 }
 
-// envelope has what all kinds of messages have around their fields: EventBridge's events, what Auto Scaling sends itself, and
-// SNS's messages, which contain one of those.
+// envelope has the outer fields of all kinds of messages.
 type envelope struct {
+	// EventBridge's. Time is Auto Scaling's, too, which writes "Time": encoding/json ignores case.
 	Source     string          `json:"source"`
 	DetailType string          `json:"detail-type"`
 	ID         string          `json:"id"`
 	Account    string          `json:"account"`
-	Time       string          `json:"time"` // Auto Scaling's is "Time"
+	Time       string          `json:"time"`
 	Detail     json.RawMessage `json:"detail"`
 
+	// Those of messages that Auto Scaling sends itself.
 	Event      string `json:"Event"`
 	Transition string `json:"LifecycleTransition"`
 	AccountID  string `json:"AccountId"`
 
+	// SNS's. Message is a message of EventBridge or Auto Scaling, as a text.
 	Type     string `json:"Type"`
 	TopicARN string `json:"TopicArn"`
 	Message  string `json:"Message"`
 }
 
-// fields has the fields of all kinds of messages.
+// fields has the inner fields of all kinds of messages.
 type fields struct {
+	// EC2's.
 	Instance    string `json:"instance-id"`
 	Action      string `json:"instance-action"`
 	State       string `json:"state"`
@@ -143,31 +146,31 @@ type fields struct {
 	} `json:"affectedEntities"`
 
 	// Auto Scaling's.
-	Leaving     string `json:"EC2InstanceId"`
+	Member      string `json:"EC2InstanceId"`
 	Group       string `json:"AutoScalingGroupName"`
 	HookName    string `json:"LifecycleHookName"`
 	Token       string `json:"LifecycleActionToken"`
 	Destination string `json:"Destination"`
 }
 
-// message is a message with its fields.
+// message is a decoded message. Fields that its kind does not have are empty.
 type message struct {
 	envelope
 	fields
-	at time.Time // when what it says happened
+	at time.Time // the time that the message names, or else when it was sent
 }
 
-// Parse reads the body of a message. account is the queue's; with "", events of any account are read. sent is the time of an event
-// that names none.
+// Parse reads the body of a message, and returns at least one notice or an error. account is the AWS account of the queue: events of other
+// accounts are not read; "" is any account. sent is when the message was put into the queue.
 //
-// A NotOursError means that the message does not concern nth-queue, which may delete it. Any other error means that the message cannot be
-// understood. Without an error, Parse returns at least one notice.
+// A NotOursError means that the message does not concern nth-queue, which may delete it. Any other error means that Parse cannot understand the
+// message.
 func Parse(body, account string, sent time.Time) ([]Notice, error) {
 	var m message
 	if err := unmarshal([]byte(body), &m.envelope); err != nil {
 		return nil, err
 	}
-	if m.TopicARN != "" { // SNS has put the message that counts into one of its own.
+	if m.TopicARN != "" { // SNS sends the message inside one of its own.
 		if m.Type != "" && m.Type != "Notification" {
 			return nil, notOurs("SNS writes about its subscription: %s", shown(m.Type))
 		}
@@ -176,24 +179,25 @@ func Parse(body, account string, sent time.Time) ([]Notice, error) {
 			return nil, err
 		}
 	}
-	kind, detail := m.Source+"/"+m.DetailType, []byte(m.Detail)
-	if kind == "/" { // Auto Scaling itself has sent it. The fields are in the body.
-		kind, detail = m.Transition, []byte(body)
+	kind, inner := m.Source+"/"+m.DetailType, []byte(m.Detail)
+	if kind == "/" { // It is not from EventBridge. Auto Scaling's own messages have the inner fields next to the outer ones.
+		kind, inner = m.Transition, []byte(body)
 	}
-	notices, found := rows[kind]
-	switch from := cmp.Or(m.Account, m.AccountID); {
+	read, found := rows[kind]
+	from := cmp.Or(m.Account, m.AccountID) // "" if the message does not name its account
+	switch {
 	case !found && kind == "" && m.Event == "":
 		return nil, errors.New("it is neither an event of EventBridge nor a lifecycle action of Auto Scaling")
-	case !found: // The rule of EventBridge lets more through than nth-queue needs, or no hook waits for it.
+	case !found: // EventBridge's rule sends more than nth-queue needs, or Auto Scaling reports what it does not wait for.
 		return nil, notOurs("it is an event %s", shown(cmp.Or(kind, m.Event)))
 	case account != "" && from != "" && from != account:
 		return nil, notOurs("it is of the account %s, and the queue is in %s", shown(from), account)
 	}
-	if err := unmarshal(detail, &m.fields); err != nil {
+	if err := unmarshal(inner, &m.fields); err != nil {
 		return nil, err
 	}
 	m.at = cmp.Or(parseTime(m.Time), sent)
-	all, err := notices(m)
+	all, err := read(m)
 	for _, n := range all {
 		if err := n.check(); err != nil {
 			return nil, fmt.Errorf("%s: %w", shown(kind), err)
@@ -202,7 +206,7 @@ func Parse(body, account string, sent time.Time) ([]Notice, error) {
 	return all, err
 }
 
-// unmarshal reads JSON from outside.
+// unmarshal decodes a message, or the fields in it, into the struct that into points to. "it" in the errors is the message: the log names it.
 func unmarshal(body []byte, into any) error {
 	if len(body) > maxBody {
 		return fmt.Errorf("it has %d bytes, and the most that are read are %d", len(body), maxBody)
@@ -228,14 +232,14 @@ var (
 	hookName      = form{regexp.MustCompile(`^[A-Za-z0-9/_-]{1,255}$`), "the name of a hook: 1 to 255 letters, digits, hyphens, underscores and slashes"}
 )
 
-// check returns an error that names the first text of a notice that does not have its form.
+// check returns an error if a text of the notice does not have its form. The error names the first such text.
 func (n Notice) check() error {
 	type checked struct {
 		name, value string
 		form        form
 	}
 	texts := []checked{{"instance", n.Instance, instanceID}, {"code", n.Event.Code, code}}
-	if n.About == Interruption && n.Event.Code == blockCode {
+	if n.About == Interruption && n.Event.Code == blockCode { // This notice names no instance.
 		texts = []checked{{"reservation", n.Reservation, reservationID}}
 	}
 	if n.Hook != nil {
@@ -249,8 +253,8 @@ func (n Notice) check() error {
 	return nil
 }
 
-// parseTime parses a time as EventBridge and Auto Scaling write it (RFC 3339), or AWS Health (RFC 1123). It returns zero if the time is invalid
-// or not credible.
+// parseTime parses a time as EventBridge and Auto Scaling write it (RFC 3339), or AWS Health (RFC 1123). It returns zero if the text is no time,
+// or event.CredibleTime does not accept the time.
 func parseTime(text string) time.Time {
 	for _, layout := range []string{time.RFC3339Nano, time.RFC1123} {
 		if t, err := time.Parse(layout, text); err == nil {
@@ -260,48 +264,50 @@ func parseTime(text string) time.Time {
 	return time.Time{}
 }
 
-// interruption returns the notice that the message's instance is interrupted.
+// interruption returns one notice: EC2 interrupts the message's instance. deadline is zero if the message says none.
 func (m message) interruption(kind event.Kind, code string, deadline time.Time) []Notice {
 	n := m.notice(m.Instance, kind, m.ID, m.Time)
 	n.Event.Code, n.Event.Deadline = code, deadline
 	return []Notice{n}
 }
 
-// notice returns a notice that one instance is interrupted. identity and the instance distinguish the event from others of its kind, so that a
-// repeated message gives the same event: see event.ContentID.
+// notice returns the notice that an instance is interrupted, still without the event's details. The event's ID is made from kind, identity and
+// instance, so that a repeated message gives the same event: see event.ContentID.
 func (m message) notice(instance string, kind event.Kind, identity ...string) Notice {
 	return Notice{About: Interruption, Instance: instance, Event: event.Event{
 		ID: event.ContentID(kind, append(identity, instance)...), Kind: kind, State: event.Pending, Noticed: m.at,
 	}}
 }
 
-// stateChange reads an instance's new state. An instance that stops, terminates, or has done so is interrupted. "running" makes a
-// notice of its own, which ends an earlier interruption.
+// stateChange reads the new state of an instance. The instance is interrupted if it stops or terminates, or has done so. "running" is a notice
+// about Running, which ends an earlier interruption.
 func (m message) stateChange() ([]Notice, error) {
-	all := m.interruption(event.StateChange, m.State, time.Time{})
+	n := m.notice(m.Instance, event.StateChange, m.ID, m.Time)
+	n.Event.Code = m.State
 	switch m.State {
-	case "stopping", "shutting-down": // The notice is complete.
+	case "stopping", "shutting-down": // Nothing is missing in the notice.
 	case "stopped", "terminated":
-		all[0].Stopped = true
+		n.Stopped = true
 	case "running":
-		all[0].About = Running
-	default:
+		n.About = Running
+	default: // "pending", which is followed by "running"
 		return nil, notOurs("the instance %s is in the state %s", shown(m.Instance), shown(m.State))
 	}
-	return all, nil
+	return []Notice{n}, nil
 }
 
 // blockCode is the code of the end of a Capacity Block.
 const blockCode = "capacity-block"
 
-// capacityBlock reads that a Capacity Block ends soon. The message names the block, not its instances.
+// capacityBlock reads that a Capacity Block ends soon. The message names the block, not its instances, so the notice has no Instance.
 func (m message) capacityBlock() ([]Notice, error) {
 	all := m.interruption(event.ReservationEnd, blockCode, m.at.Add(blockNotice))
 	all[0].Reservation = m.Reservation
 	return all, nil
 }
 
-// takenBack reads that the owner of an interruptible capacity reservation takes it back.
+// takenBack reads that the owner of an interruptible capacity reservation takes an instance back. If the message does not say when, the deadline
+// is spotNotice after the message.
 func (m message) takenBack() ([]Notice, error) {
 	return m.interruption(event.ReservationEnd, "interruptible", cmp.Or(parseTime(m.TerminateAt), m.at.Add(spotNotice))), nil
 }
@@ -315,13 +321,13 @@ var maintenanceCodes = []struct{ part, code string }{
 	{"MAINTENANCE", "system-maintenance"},
 }
 
-// health reads a scheduled change that AWS Health announces. It makes an event for each affected instance, as each is drained by
-// itself. Issues and account notifications of AWS Health are NotOursErrors.
+// health reads a scheduled change that AWS Health announces, and returns a notice for each affected instance. For issues and account
+// notifications of AWS Health it returns a NotOursError.
 func (m message) health() ([]Notice, error) {
 	if m.Service != "EC2" || m.Category != "scheduledChange" {
 		return nil, notOurs("AWS Health writes of %s in %s", shown(m.Category), shown(m.Service))
 	}
-	identity := []string{m.ARN} // It stays the same when AWS Health writes again.
+	identity := []string{m.ARN} // The ARN stays the same when AWS Health sends the change again.
 	if m.ARN == "" {
 		identity = []string{m.ID, m.Time}
 	}
@@ -338,7 +344,7 @@ func (m message) health() ([]Notice, error) {
 	var all []Notice
 	for _, entity := range m.Entities {
 		if !instanceID.pattern.MatchString(entity.ID) {
-			continue // A volume, a host, a reservation.
+			continue // The entity is a volume, a host or a reservation.
 		}
 		n := m.notice(entity.ID, event.ScheduledMaintenance, identity...)
 		n.Event.Code, n.Event.Description, n.Event.Deadline, n.Event.Until = code, description, parseTime(m.Start), parseTime(m.End)
@@ -353,16 +359,16 @@ func (m message) health() ([]Notice, error) {
 	return all, nil
 }
 
-// terminating reads that Auto Scaling ends an instance, or returns it to a warm pool, and waits at a lifecycle hook.
+// terminating reads that Auto Scaling terminates an instance or returns it to a warm pool, and waits at a lifecycle hook.
 func (m message) terminating() ([]Notice, error) {
-	n := m.notice(m.Leaving, event.ASGTermination, m.Group, m.HookName, m.Token)
+	n := m.notice(m.Member, event.ASGTermination, m.Group, m.HookName, m.Token)
 	n.Event.Code = "Terminated"
 	n.Hook = &Hook{Group: m.Group, Name: m.HookName, Token: m.Token, Back: m.Destination == "WarmPool"}
 	return []Notice{n}, nil
 }
 
-// launching reads that Auto Scaling has started an instance, and waits at a lifecycle hook.
+// launching reads that Auto Scaling has launched an instance, and waits at a lifecycle hook before it puts the instance into service.
 func (m message) launching() ([]Notice, error) {
 	hook := &Hook{Group: m.Group, Name: m.HookName, Token: m.Token, Launch: true}
-	return []Notice{{About: Launch, Instance: m.Leaving, Hook: hook}}, nil
+	return []Notice{{About: Launch, Instance: m.Member, Hook: hook}}, nil
 }
