@@ -84,7 +84,7 @@ func New(opts Options) *Catalog {
 }
 
 // ErrRefused means that IAM does not allow a request.
-var ErrRefused = errors.New("it is not allowed")
+var ErrRefused = errors.New("IAM does not allow the request")
 
 // explain returns the error of a request for an action in plain words. The result wraps ErrRefused if IAM does not allow the action.
 func explain(action string, err error) error {

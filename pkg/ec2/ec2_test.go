@@ -124,7 +124,7 @@ func TestLook_CopesWithWhatFails(t *testing.T) {
 		"what will not pass": {
 			[]func(http.ResponseWriter){fails(http.StatusBadRequest, "InvalidParameterValue")}, 0, asking + `calling ec2:DescribeInstances: InvalidParameterValue: no\nway`, 1,
 		},
-		"it may not be asked": {[]func(http.ResponseWriter){fails(http.StatusForbidden, "UnauthorizedOperation")}, 0, asking + "it is not allowed: ec2:DescribeInstances", 1},
+		"it may not be asked": {[]func(http.ResponseWriter){fails(http.StatusForbidden, "UnauthorizedOperation")}, 0, asking + "IAM does not allow the request: ec2:DescribeInstances", 1},
 		"an answer that makes no sense": {
 			[]func(http.ResponseWriter){func(w http.ResponseWriter) { fmt.Fprint(w, "<html>") }}, 0, asking + "calling ec2:DescribeInstances: an answer of the status 200 that cannot be read", 1,
 		},
