@@ -13,8 +13,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// NewClient returns a client of the API server at an address. through carries its requests: see NewTransport. The client has no rate limit: a
-// drain evicts all pods at once, and the API server has priority and fairness. A request has no time limit but that of its context.
+// NewClient returns a client of the API server at the address server. The transport through carries its requests: see NewTransport. The client
+// has no rate limit: a drain evicts all pods at once, and the API server has priority and fairness. A request has no time limit but that of
+// its context.
 func NewClient(server string, through http.RoundTripper) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfigAndClient(&rest.Config{
 		Host: server,
@@ -41,10 +42,10 @@ type counted struct {
 
 var _ utilnet.RoundTripperWrapper = counted{}
 
-// WrappedRoundTripper lets client-go find the transport below, whose idle connections it may close.
+// WrappedRoundTripper lets client-go find the transport below. client-go may close the idle connections of that transport.
 func (c counted) WrappedRoundTripper() http.RoundTripper { return c.next }
 
-// RoundTrip implements http.RoundTripper.
+// RoundTrip implements http.RoundTripper: it makes the request, and then reports it.
 func (c counted) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := c.next.RoundTrip(request)
 	status := 0
@@ -81,8 +82,8 @@ func (r Right) String() string {
 	return strings.Join(words, " ")
 }
 
-// Allowed asks the API server whether the client has the right. If it has, admission may still refuse a request. The error is client-go's,
-// unchanged.
+// Allowed asks the API server whether the client has the right. A client that has the right may still be refused by admission. The error is
+// client-go's, unchanged.
 func (r Right) Allowed(ctx context.Context, client kubernetes.Interface) (bool, error) {
 	answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorization.SelfSubjectAccessReview{
 		Spec: authorization.SelfSubjectAccessReviewSpec{ResourceAttributes: &r.Attributes},

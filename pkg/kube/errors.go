@@ -14,7 +14,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Answer returns the API server's answer in an error. It is empty if none came: then the request may have been carried out.
+// Answer returns the API server's answer in an error. It is empty, with code 0, if no answer came. The request may have been carried out then.
 func Answer(err error) meta.Status {
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
 		return status.Status()
@@ -23,20 +23,22 @@ func Answer(err error) meta.Status {
 }
 
 // Passing reports whether a failure may pass by itself, so that the request is worth repeating. A 4xx of the API server does not pass, with
-// a few exceptions: a credential may be renewed, and conflicts, time-outs and throttling end.
+// a few exceptions.
 func Passing(err error) bool {
 	switch code := Answer(err).Code; code {
-	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
+	case http.StatusUnauthorized: // The credential may be renewed.
 		return true
-	case http.StatusNotFound: // A proxy answers so while the API server behind it moves.
+	case http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
+		return true
+	case http.StatusNotFound: // A proxy also answers 404, while the API server behind it moves. That passes.
 		return !NotFound(err)
-	default:
+	default: // No answer (0), or an error of the server.
 		return code < 400 || code >= 500
 	}
 }
 
-// NotFound reports whether the API server has answered that there is no such object. A proxy or a load balancer may answer 404, too. client-go
-// marks its page as unexpected, and it does not count.
+// NotFound reports whether the API server has answered that there is no such object. A 404 of a proxy or a load balancer does not count:
+// client-go marks it as unexpected.
 func NotFound(err error) bool {
 	return apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err)
 }
@@ -49,8 +51,8 @@ type NotYet struct {
 
 func (e NotYet) Error() string { return e.Text }
 
-// RetryAfter returns the pause that an error asks for: that of a NotYet, or that of a throttling API server. The latter is a few seconds at
-// most, as a drain that has two minutes cannot spend one of them waiting. It is 0 if the error asks for none.
+// RetryAfter returns the pause that an error asks for: that of a NotYet, or that of a throttling API server. It is 0 if the error asks for no
+// pause. An API server gets 5 s at most, as a drain that has two minutes cannot spend one of them waiting.
 func RetryAfter(err error) time.Duration {
 	const longest = 5 * time.Second
 	if later, ok := errors.AsType[NotYet](err); ok {
@@ -69,7 +71,7 @@ func Plain(err error) string {
 		return fmt.Sprintf("%d %s: %s", s.Code, http.StatusText(int(s.Code)), s.Message)
 	case errors.Is(err, context.DeadlineExceeded):
 		return "no answer from the API server"
-	case strings.Contains(err.Error(), "getting credentials"): // as pkg/identity says when an exec plugin fails
+	case strings.Contains(err.Error(), "getting credentials"): // the text of pkg/identity when an exec plugin fails
 		return "the credential plugin fails"
 	}
 	return "the API server cannot be reached"
@@ -89,8 +91,8 @@ func EqualIgnoringDigits(a, b string) bool {
 // Reasons are the reasons of a failure that were reported.
 type Reasons []string
 
-// Add adds a reason, and returns true if it is to be reported. It returns false if an earlier reason is the same, according to same, or if
-// too many were reported: a server may give another reason each time.
+// Add returns true if a reason is to be reported, and adds it then. It returns false if an earlier reason is the same, which the function same
+// decides. It also returns false after 16 reasons: a server may give another reason each time.
 func (r *Reasons) Add(text string, same func(a, b string) bool) bool {
 	const most = 16
 	if len(*r) == most || slices.ContainsFunc(*r, func(before string) bool { return same(before, text) }) {
@@ -100,14 +102,15 @@ func (r *Reasons) Add(text string, same func(a, b string) bool) bool {
 	return true
 }
 
-// Trouble follows something that keeps failing, and says when a reason is to be reported. The zero value is for something that works.
+// Trouble follows something that keeps failing, and says when a reason is to be reported. The zero value is for something that works; a caller
+// sets it again after a success.
 type Trouble struct {
 	since    time.Time // the first failure
 	reported Reasons
 }
 
-// Note records a failure, and returns the reason to report now. It returns "" if that reason was reported before. It also does if the failure
-// may pass, and failures have not lasted for ten seconds yet.
+// Note records a failure, and returns the reason to report now. It returns "" if that reason was reported before. It also returns "" for the
+// first ten seconds of failures if this failure may pass.
 func (t *Trouble) Note(err error) (why string) {
 	const patience = 10 * time.Second
 	now := time.Now()

@@ -30,8 +30,8 @@ const (
 
 // ticket is a request that waits for a place.
 type ticket struct {
-	turn   func(leave func(), err error) // is called with a place, or with the error of its context
-	forget func() bool                   // after it, the end of its context does not matter
+	turn   func(leave func(), err error) // is called with a place, or with the error of the request's context
+	detach func() bool                   // stops watching the request's context
 }
 
 // NewGate returns a gate with so many places.
@@ -41,8 +41,8 @@ func NewGate(places int) *Gate { return &Gate{free: places} }
 // not hold up all nodes.
 const longestPass = 2 * time.Second
 
-// Enter waits for a place, and returns a function that the caller must call to leave the place. The request's own timeout should begin only
-// when Enter returns. The error is ctx's.
+// Enter waits for a place. The caller makes its request, and then must call leave to give the place back. The request's own timeout should
+// begin only when Enter returns. If ctx ends first, Enter returns the error of ctx, and no leave.
 func (g *Gate) Enter(ctx context.Context, precedence Precedence) (leave func(), err error) {
 	decided := make(chan struct{})
 	g.Line(ctx, precedence, func(l func(), e error) {
@@ -53,10 +53,10 @@ func (g *Gate) Enter(ctx context.Context, precedence Precedence) (leave func(), 
 	return leave, err
 }
 
-// Line is Enter without waiting: it returns at once, and later calls turn, once, with what Enter returns. turn must not block. So a thousand
-// requests in line need no goroutines.
+// Line is Enter without waiting: it puts the request into line and returns. turn is called once, with what Enter returns, maybe before Line
+// returns. turn must not block. So a thousand requests in line need no goroutines.
 func (g *Gate) Line(ctx context.Context, precedence Precedence, turn func(leave func(), err error)) {
-	if g == nil {
+	if g == nil { // always open
 		turn(func() {}, nil)
 		return
 	}
@@ -64,7 +64,7 @@ func (g *Gate) Line(ctx context.Context, precedence Precedence, turn func(leave 
 	if g.free == 0 {
 		t := &ticket{turn: turn}
 		g.waiting[precedence] = append(g.waiting[precedence], t)
-		t.forget = context.AfterFunc(ctx, func() { g.giveUp(precedence, t, ctx.Err()) })
+		t.detach = context.AfterFunc(ctx, func() { g.giveUp(precedence, t, ctx.Err()) })
 		g.mu.Unlock()
 		return
 	}
@@ -73,10 +73,10 @@ func (g *Gate) Line(ctx context.Context, precedence Precedence, turn func(leave 
 	turn(g.pass(), nil)
 }
 
-// giveUp takes a ticket out of its line, since its context has ended. If it has a place already, it does nothing.
+// giveUp takes a ticket out of its line, since the request's context has ended. It does nothing if the ticket has got a place meanwhile.
 func (g *Gate) giveUp(precedence Precedence, t *ticket, why error) {
 	g.mu.Lock()
-	i := slices.Index(g.waiting[precedence], t)
+	i := slices.Index(g.waiting[precedence], t) // -1 if it has a place
 	if i >= 0 {
 		g.waiting[precedence] = slices.Delete(g.waiting[precedence], i, i+1)
 	}
@@ -86,7 +86,7 @@ func (g *Gate) giveUp(precedence Precedence, t *ticket, why error) {
 	}
 }
 
-// pass returns the function that gives a place back. After longestPass, the place is given back in any case.
+// pass returns the function with which a request gives its place back. After longestPass, the place is given back in any case.
 func (g *Gate) pass() (leave func()) {
 	once := sync.OnceFunc(g.leave)
 	limit := time.AfterFunc(longestPass, once)
@@ -96,7 +96,7 @@ func (g *Gate) pass() (leave func()) {
 	}
 }
 
-// leave gives a place to the next ticket. If none waits, the place is free.
+// leave passes one place on to the next ticket, by precedence. If no ticket waits, the place is free.
 func (g *Gate) leave() {
 	g.mu.Lock()
 	for i, line := range g.waiting {
@@ -104,7 +104,7 @@ func (g *Gate) leave() {
 			next := line[0]
 			line[0], g.waiting[i] = nil, line[1:] // The array must not keep the ticket alive.
 			g.mu.Unlock()
-			next.forget()
+			next.detach()
 			next.turn(g.pass(), nil)
 			return
 		}

@@ -4,6 +4,6 @@ package kube
 // path in go.mod. docs/release.md says how both are changed together.
 const KeyPrefix = "nth-project.github.io/"
 
-// Forgotten is the manager in metadata.managedFields that has the fields of others: the API server knows the ten managers that have written last
-// (NewCapManagersManager in pkg/util/managedfields of k8s.io/apimachinery).
+// Forgotten is the name of a manager in metadata.managedFields. The API server keeps the ten managers that wrote last, and puts the fields of all
+// earlier ones under this name (NewCapManagersManager in pkg/util/managedfields of k8s.io/apimachinery).
 const Forgotten = "ancient-changes"

@@ -13,17 +13,17 @@ const (
 	// TLS bounds the handshake.
 	TLS = 5 * time.Second
 
-	// Read bounds an attempt to read, from the request to the whole answer. Three that hang, after which their connection is left, leave
-	// most of a notice of two minutes.
+	// Read bounds an attempt to read, from the request to the whole answer. After three reads that hang, nth makes a new connection. Most of
+	// a notice of two minutes is left then.
 	Read = 12 * time.Second
 
-	// Webhook is the longest that one admission webhook may take, and WebhookUsual what it may take by default, before the API server
-	// continues without it or names it (timeoutSeconds, admissionregistration.k8s.io/v1). They are Kubernetes' limits.
+	// Webhook is the longest that one admission webhook may take, and WebhookUsual what it may take by default. After that the API server
+	// continues without the webhook, or refuses the request. They are Kubernetes' limits (timeoutSeconds, admissionregistration.k8s.io/v1).
 	Webhook      = 30 * time.Second
 	WebhookUsual = 10 * time.Second
 	// Write bounds a write that no hard deadline presses. Contains Webhook.
 	Write = 35 * time.Second
-	// WritePressed bounds a write that has little time. Contains WebhookUsual.
+	// WritePressed bounds a write shortly before a hard deadline. Contains WebhookUsual.
 	WritePressed = 12 * time.Second
 
 	// Watch is how long the API server keeps a watch open, and WatchEnd how long the client does. Contains Watch.
@@ -40,13 +40,14 @@ const (
 	// and the longest read.
 	WarmUp = 50 * time.Second
 
-	// Plugin bounds a run of an exec plugin, and PluginChild how long a child of a plugin that has ended may keep its output open.
-	// The AWS CLI needs a second, and more if the metadata service or STS is slow.
+	// Plugin bounds a run of an exec plugin. The AWS CLI needs a second, and more if the metadata service or STS is slow. PluginChild is how
+	// long nth waits for the plugin's output to be closed once the plugin has ended: a child process may keep it open.
 	Plugin      = 20 * time.Second
 	PluginChild = time.Second
 )
 
-// WriteLimit bounds a write that a hard deadline presses, with so much time left: a connection that hangs must not use it up.
+// WriteLimit returns the limit of a write when left is the time until a hard deadline. It is a tenth of that time, but at least WritePressed and
+// at most Write. So one connection that hangs does not use up the time.
 func WriteLimit(left time.Duration) time.Duration {
 	return min(Write, max(WritePressed, left/10))
 }

@@ -10,18 +10,18 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// The packages that drain make requests with the REST client and MaxRetries(0). The typed client would retry them by itself. It does so up to
-// ten times, each time after as many seconds as Retry-After says, whatever the deadline. After a broken connection it waits a second, which
-// is long for a cordon.
+// The packages that drain make requests with the REST client and MaxRetries(0). The typed client would retry a request up to ten times, each
+// time after as many seconds as Retry-After says, whatever the deadline. After a broken connection it would wait for a second, which is long
+// for a cordon.
 
-// Attempt calls read once, with a context that ends after Read. The error is that of read.
+// Attempt calls read once, with a context that ends after the limit Read. The error is that of read.
 func Attempt(ctx context.Context, read func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, Read)
 	defer cancel()
 	return read(ctx)
 }
 
-// OpenWatch makes one attempt to open a watch, within Read. The watch ends after WatchEnd, counted from when it was open. So nth notices that a
+// OpenWatch calls open once, which has to open a watch within Read. WatchEnd later, the watch ends. So nth notices within seconds that a
 // connection has died silently; client-go would need minutes.
 func OpenWatch(ctx context.Context, open func(context.Context) (watch.Interface, error)) (watch.Interface, error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -48,19 +48,20 @@ func (b bounded) Stop() {
 	b.cancel()
 }
 
-// Outlasting returns the context of a write. It ends after a timeout, or WritePressed after ctx has ended. So the end of ctx does not cancel a
-// write that was sent: the API server might carry it out all the same, and nth would not know.
+// Outlasting returns a context for a write. It ends after timeout, or sooner: WritePressed after ctx has ended. So the end of ctx does not cancel
+// a write that was sent: the API server might carry it out all the same, and nth would not know. The caller must call the function
+// that is returned when the write has ended.
 func Outlasting(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	stop := context.AfterFunc(ctx, func() {
-		loop.Await(limited, nil, WritePressed) // It returns sooner if the write has ended.
+		loop.Await(limited, nil, WritePressed) // It returns sooner if the write has ended, which cancels limited.
 		cancel()
 	})
 	return limited, func() { stop(); cancel() }
 }
 
-// Failures are the pauses between attempts while the API server fails, which is mostly short. Refusals are those after a request that it has
-// refused: nth repeats that without hurry.
+// Failures are the pauses between attempts while the API server fails, which is mostly for a short time. Refusals are the pauses after a request
+// that the API server has refused: nth is in no hurry to repeat that.
 var (
 	Failures = Backoff(50*time.Millisecond, time.Second)
 	Refusals = Backoff(time.Second, 30*time.Second)
@@ -72,7 +73,7 @@ func Backoff(first, longest time.Duration) wait.Backoff {
 }
 
 // Retry repeats do until it succeeds, fails with an error that does not pass (see Passing), or ctx ends. When ctx ends, Retry returns the last
-// error that the end of ctx has not caused, as that says more.
+// error from before that together with the error of ctx: the earlier one says more.
 func Retry(ctx context.Context, do func(context.Context) error) error {
 	b := Failures
 	var last error
@@ -81,7 +82,7 @@ func Retry(ctx context.Context, do func(context.Context) error) error {
 		if err == nil || !Passing(err) {
 			return err
 		}
-		if last == nil || ctx.Err() == nil {
+		if last == nil || ctx.Err() == nil { // Otherwise the end of ctx has caused err.
 			last = err
 		}
 		if !loop.Await(ctx, nil, max(b.Step(), RetryAfter(err))) {

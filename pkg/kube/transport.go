@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// NewTransport returns a transport for the API server that a configuration names. It has connections of its own, and adds the configuration's
-// credential to requests. NewTransport makes no request.
+// NewTransport returns a transport for the API server that a configuration names. The transport has connections of its own, and adds the
+// configuration's credential to requests. NewTransport makes no request.
 func NewTransport(config *rest.Config) (http.RoundTripper, error) {
 	build := func() (*http.Transport, error) { return connections(config) }
 	first, err := build()
@@ -27,7 +27,7 @@ func NewTransport(config *rest.Config) (http.RoundTripper, error) {
 	if err != nil {
 		return nil, err
 	}
-	return transport.HTTPWrappersForConfig(settings, &leaving{build: build, used: first})
+	return transport.HTTPWrappersForConfig(settings, &reconnecting{build: build, used: first})
 }
 
 // connections returns a transport that has no connections yet, and adds no credential. It reads the files that the configuration names.
@@ -50,7 +50,7 @@ func connections(config *rest.Config) (*http.Transport, error) {
 			if answer.StatusCode == http.StatusOK {
 				return nil
 			}
-			// net/http would repeat what the proxy says, which may be the user and password that it was given.
+			// net/http would put the proxy's own text into the error. That text may repeat the user and password of the proxy's URL.
 			return fmt.Errorf("the proxy answers %d %s", answer.StatusCode, http.StatusText(answer.StatusCode))
 		},
 		DialContext:         (&net.Dialer{Timeout: Dial, KeepAlive: 30 * time.Second}).DialContext,
@@ -65,80 +65,83 @@ func connections(config *rest.Config) (*http.Transport, error) {
 	}, nil
 }
 
-// mostConnections is how many connections to the API server a transport has. With HTTP/2, each serves a hundred requests at once. But net/http
-// dials for each request that finds no free connection, and learns only afterwards that the first would have served many.
+// mostConnections bounds the connections to the API server that a transport has. With HTTP/2, each serves a hundred requests at once. But until
+// the first connection is made, net/http does not know that, and dials once for each request.
 const mostConnections = 32
 
 const (
-	// leaveAfter is how many requests in a row must fail before leaving leaves their connections.
-	leaveAfter = 3
-	// leavePause is how long new connections are kept, even if requests fail.
-	leavePause = 5 * time.Second
+	// reconnectAfter is how many requests in a row must fail before the next one gets new connections.
+	reconnectAfter = 3
+	// reconnectPause is how long new connections are kept, even if requests fail.
+	reconnectPause = 5 * time.Second
 )
 
-// leaving is a transport that leaves its connections when several requests in a row have failed. With HTTP/2, all requests share one
-// connection. Behind a load balancer, it may lead to the one API server that is dead inside, though that answers pings. Requests that are
-// under way may end on the old connection. The next request makes a new one, for which leaving reads the files of the configuration again.
-type leaving struct {
+// reconnecting is a transport that changes to new connections when several requests in a row have failed. With HTTP/2, all requests share one
+// connection. Behind a load balancer, that connection may lead to an API server that answers pings, but no requests. Requests that are under
+// way may end on the old connection. For the new one, the files of the configuration are read again.
+type reconnecting struct {
 	build func() (*http.Transport, error) // returns a transport without connections
 
-	mu        sync.Mutex
-	used      *http.Transport
-	reads     int       // how many of these in a row have failed over its connections
-	writes    int       // the same: a server that answers reads from its cache may fail all writes
-	notBefore time.Time // when these connections may be left
+	mu           sync.Mutex
+	used         *http.Transport
+	failedReads  int       // in a row, over the connections of used
+	failedWrites int       // the same; counted apart, as a server that answers reads from its cache may fail all writes
+	notBefore    time.Time // used is not replaced before this time
 }
 
-var _ utilnet.RoundTripperWrapper = &leaving{}
+var _ utilnet.RoundTripperWrapper = &reconnecting{}
 
-// WrappedRoundTripper lets client-go find the transport below, whose idle connections it may close.
-func (l *leaving) WrappedRoundTripper() http.RoundTripper {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.used
+// WrappedRoundTripper lets client-go find the transport below. client-go may close the idle connections of that transport.
+func (r *reconnecting) WrappedRoundTripper() http.RoundTripper {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.used
 }
 
-// RoundTrip implements http.RoundTripper. It notes whether the request has succeeded.
-func (l *leaving) RoundTrip(request *http.Request) (*http.Response, error) {
-	used, began := l.WrappedRoundTripper(), time.Now()
+// RoundTrip implements http.RoundTripper. It makes the request, and counts it as failed or succeeded.
+func (r *reconnecting) RoundTrip(request *http.Request) (*http.Response, error) {
+	used, began := r.WrappedRoundTripper(), time.Now()
 	response, err := used.RoundTrip(request)
+	const failed, succeeded = true, false
 	switch {
 	case err != nil:
 		// A caller that cancels early says nothing about the server. One that has waited for a read's whole timeout does: the server hangs.
 		if !errors.Is(context.Cause(request.Context()), context.Canceled) || time.Since(began) >= Read {
-			l.note(used, request.Method, false)
+			r.count(used, request.Method, failed)
 		}
 	case response.StatusCode >= http.StatusInternalServerError || response.StatusCode == http.StatusUnauthorized:
-		// 401 counts, as a new connection reads the client certificate again, which may have been renewed.
-		l.note(used, request.Method, false)
-	case request.URL.Query().Get("watch") == "": // A watch is answered from a cache, so that its success says nothing about other requests.
-		l.note(used, request.Method, true)
+		// 401 counts: the client certificate may have been renewed, and a new connection reads it again.
+		r.count(used, request.Method, failed)
+	case request.URL.Query().Get("watch") == "": // A watch that succeeds is not counted: it is answered from a cache.
+		r.count(used, request.Method, succeeded)
 	}
 	return response, err
 }
 
-// note counts whether a request over the connections of used has succeeded (well). If too many have failed in a row, the next request gets new
+// count counts a request that went over the connections of the transport used. If too many in a row have failed, the next request gets new
 // connections.
-func (l *leaving) note(used http.RoundTripper, method string, well bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if used != l.used { // These connections have been left already.
+func (r *reconnecting) count(used http.RoundTripper, method string, failed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if used != r.used { // Its connections have been replaced already.
 		return
 	}
-	failed := &l.writes
+	inARow := &r.failedWrites
 	if method == http.MethodGet {
-		failed = &l.reads
+		inARow = &r.failedReads
 	}
-	if *failed++; well {
-		*failed = 0
-	}
-	if *failed < leaveAfter || time.Now().Before(l.notBefore) {
+	if !failed {
+		*inARow = 0
 		return
 	}
-	next, err := l.build()
-	if err != nil {
-		return // A file is being replaced; what was read before may still do.
+	*inARow++
+	if *inARow < reconnectAfter || time.Now().Before(r.notBefore) {
+		return
 	}
-	go l.used.CloseIdleConnections() // It may wait for a lock of the old transport.
-	l.used, l.reads, l.writes, l.notBefore = next, 0, 0, time.Now().Add(leavePause)
+	next, err := r.build()
+	if err != nil {
+		return // A file of the configuration is being replaced. The present connections may still work.
+	}
+	go r.used.CloseIdleConnections() // It may wait for a lock of the old transport.
+	r.used, r.failedReads, r.failedWrites, r.notBefore = next, 0, 0, time.Now().Add(reconnectPause)
 }

@@ -1,5 +1,5 @@
-// Package wait has what a drain waits for before it evicts pods, and before it counts a node as drained: its Blockers, and the one for
-// volumes. Newcomers begin with Blocker. The drain sets the limits: a blocker knows no deadline.
+// Package wait has what a drain waits for before it evicts pods, and before it counts a node as drained. Each such thing is a Blocker; the one
+// for volumes is here. Newcomers begin with Blocker. The drain sets the limits: a Blocker knows no deadline.
 package wait
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/nth-project/nth/pkg/loop"
 )
 
-// Blocker is one thing that is waited for.
+// Blocker is one thing that is waited for: scripts, load balancers or volumes.
 type Blocker interface {
 	// Wait returns nil when nothing has to be waited for any more. Otherwise it returns why it stops waiting: ctx has ended, or waiting
 	// longer is of no use. It calls report with what is still missing, in words, whenever that changes.
@@ -25,7 +25,7 @@ type Blocker interface {
 
 // Node is what a Blocker may have to know of the node that is drained.
 type Node struct {
-	// Labeled: the Node asks to be taken out of load balancers.
+	// Labeled is set if the drain labels the Node so that load balancers take it out.
 	Labeled bool
 	// Staying are the pods that need not go.
 	Staying []*corev1.Pod
@@ -44,13 +44,13 @@ type Volumes struct {
 	Client rest.Interface
 }
 
-// Wait implements Blocker. It reports how many volumes are left, or "an unknown number" while the Node cannot be read.
-func (v Volumes) Wait(ctx context.Context, of Node, report func(left string)) error {
-	staying, reported := claimsOf(of.Staying), ""
+// Wait implements Blocker. It reports how many volumes are left, or "an unknown number" until the Node could be read once.
+func (v Volumes) Wait(ctx context.Context, drained Node, report func(left string)) error {
+	staying, reported := claimsOf(drained.Staying), ""
 	left := "an unknown number"
 	for {
 		switch node, err := v.Node(ctx); {
-		case kube.NotFound(err): // Without a Node, nobody reports its volumes.
+		case kube.NotFound(err): // Volumes are reported on the Node, and it was deleted.
 			return nil
 		case err == nil:
 			volumes := staying.without(ctx, v, volumesOf(node))
@@ -81,14 +81,14 @@ func volumesOf(node *corev1.Node) map[corev1.UniqueVolumeName]bool {
 	return volumes
 }
 
-// podVolumes are the volumes of pods that stay. Their names are asked of the API server when the first volume is waited for: a node may
-// read the PersistentVolumeClaims and the volumes of its own pods.
+// podVolumes are the volumes of pods that stay. The pods name only their claims. The names of the volumes are read from the API server when
+// the first volume is waited for.
 type podVolumes struct {
-	claims []types.NamespacedName // whose volumes are not in names yet
+	claims []types.NamespacedName // claims whose volumes are not in names yet
 	names  []corev1.UniqueVolumeName
 }
 
-// claimsOf returns the claims of the pods' volumes. without looks up the names of the volumes later.
+// claimsOf returns the claims of the pods' volumes. The method without looks up the names of the volumes later.
 func claimsOf(staying []*corev1.Pod) *podVolumes {
 	p := &podVolumes{}
 	for _, pod := range staying {
@@ -97,6 +97,7 @@ func claimsOf(staying []*corev1.Pod) *podVolumes {
 			case volume.PersistentVolumeClaim != nil:
 				p.claims = append(p.claims, types.NamespacedName{Namespace: pod.Namespace, Name: volume.PersistentVolumeClaim.ClaimName})
 			case volume.Ephemeral != nil:
+				// A generic ephemeral volume has a claim of this name, which Kubernetes makes for the pod.
 				p.claims = append(p.claims, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name + "-" + volume.Name})
 			}
 		}
@@ -104,13 +105,14 @@ func claimsOf(staying []*corev1.Pod) *podVolumes {
 	return p
 }
 
-// without removes the volumes of pods that stay from a set, since these volumes stay attached, and returns the set. If a claim cannot be read,
-// and the failure may pass, the next call reads it again. Until then, Wait also waits for its volume.
+// without removes the volumes of pods that stay from a set, and returns the set: these volumes stay attached. It first looks up the names that
+// are still unknown. If a claim cannot be read, and the failure may pass, the next call reads the claim again. Until then, its volume remains
+// in the set.
 func (p *podVolumes) without(ctx context.Context, v Volumes, volumes map[corev1.UniqueVolumeName]bool) map[corev1.UniqueVolumeName]bool {
 	if len(volumes) > 0 {
 		p.claims = slices.DeleteFunc(p.claims, func(claim types.NamespacedName) bool {
 			name, err := v.volumeOf(ctx, claim)
-			p.names = append(p.names, name) // "", which is in no set, if it is not known
+			p.names = append(p.names, name) // "" if it is not known; no set contains that
 			return err == nil || !kube.Passing(err)
 		})
 	}
@@ -120,8 +122,8 @@ func (p *podVolumes) without(ctx context.Context, v Volumes, volumes map[corev1.
 	return volumes
 }
 
-// volumeOf returns the name under which the node reports the volume of a claim: the CSI driver's and its handle for the
-// volume (GetUniqueVolumeName in pkg/volume/util of Kubernetes). It is empty for volumes that are not CSI's.
+// volumeOf returns the name under which the node reports the volume of a claim. The name has the CSI driver and the driver's handle for the
+// volume (GetUniqueVolumeName in pkg/volume/util of Kubernetes). It is empty if the claim is not bound, or if the volume has no CSI driver.
 func (v Volumes) volumeOf(ctx context.Context, claim types.NamespacedName) (corev1.UniqueVolumeName, error) {
 	bound, volume := &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}
 	err := kube.Attempt(ctx, func(ctx context.Context) error {
