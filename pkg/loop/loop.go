@@ -1,5 +1,7 @@
-// Package loop is one goroutine that owns some state, and workers that may block. A worker never touches the state: it returns a function
-// that does, and the loop calls that function.
+// Package loop lets one goroutine own some state, while other goroutines, its workers, do the work that may block.
+//
+// Only the loop's goroutine changes the state. A worker returns a function that changes the state, and the loop calls that function. Start
+// with Loop.Run.
 package loop
 
 import (
@@ -8,27 +10,28 @@ import (
 	"time"
 )
 
-// Loop is one such goroutine. Any goroutine may read its state with Mutex held. Only the loop changes the state.
+// Loop is the goroutine that calls Run, with its workers. The goroutine's owner keeps the state. Any goroutine may read the state with Mutex
+// held. Only functions that Run calls may change the state.
 type Loop struct {
 	sync.Mutex
 	ctx     context.Context // set by Run, and ended when Run returns
-	posts   chan func()     // from Post
-	woken   <-chan struct{} // from New
-	workers sync.WaitGroup  // those of Go and Worker
+	posts   chan func()     // functions from Post, for the next turn
+	woken   <-chan struct{} // the channel that New was given
+	workers sync.WaitGroup  // the workers that Go and Worker have started
 }
 
-// New returns a loop that does nothing before it is run. Each element of woken is a reason for a turn: see Nudge.
+// New returns a loop that does nothing before Run is called. Whenever woken receives, the loop has a turn. The owner sends with Nudge.
 func New(woken <-chan struct{}) *Loop { return &Loop{posts: make(chan func()), woken: woken} }
 
-// Run is the loop. It calls turn with the mutex held: at once, for each element of woken, for each function of Post, and at the time wake.
+// Run calls turn with the mutex held: at once, whenever woken receives, for each function of Post, and at the time that turn has asked for.
 //
-// post is the function of Post, which turn has to call; nil if turn was called for another reason. timed is true if a wake time has come;
-// the start of Run counts as one. turn returns the time of the next turn, zero for never, and a function, after, that Run calls once the mutex
-// is released. Run returns when ctx and all workers have ended.
+// turn must call post, which is the function of Post; post is nil if turn was called for another reason. timed is true in the first turn, and
+// when the time wake has come. turn returns wake, the time of its next timed turn; zero is never. It also returns after, which Run calls
+// without the mutex; after must not be nil. Run returns once ctx and all workers have ended.
 func (l *Loop) Run(ctx context.Context, turn func(post func(), timed bool) (wake time.Time, after func())) {
 	ctx, stop := context.WithCancel(ctx)
 	defer l.workers.Wait()
-	defer stop()
+	defer stop() // runs before Wait: the workers must see that the context has ended
 	l.ctx = ctx
 	timer := time.NewTimer(0) // for the first turn
 	defer timer.Stop()
@@ -58,11 +61,12 @@ func (l *Loop) Run(ctx context.Context, turn func(post func(), timed bool) (wake
 func Nudge(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // The receiver has yet to take the nudge before, or c is nil: nobody waits for nudges.
+	default: // An earlier nudge is still in the buffer. Or c is nil, as nobody waits for nudges.
 	}
 }
 
-// Await waits for d, until wake is closed or sends, or until ctx ends. It returns false if ctx has ended. wake may be nil.
+// Await waits until d has passed, wake receives or is closed, or ctx ends, whichever is first. It returns false if ctx has ended. A nil wake
+// never ends the wait.
 func Await(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -74,10 +78,11 @@ func Await(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// Context returns a context that ends with the loop; nil before Run.
+// Context returns the context of the loop, which ends when Run returns; nil before Run.
 func (l *Loop) Context() context.Context { return l.ctx }
 
-// Post has Run call turn with a function. It waits until the loop has taken the function, or has ended and never will.
+// Post hands do to Run, which passes it to the next turn. Post waits until Run has taken do, not until do was called. If the loop ends first,
+// do is dropped. Any goroutine but the loop's own may call Post, after Run has begun.
 func (l *Loop) Post(do func()) {
 	select {
 	case l.posts <- do:
@@ -85,11 +90,12 @@ func (l *Loop) Post(do func()) {
 	}
 }
 
-// Go runs work in a goroutine of its own. ctx ends with the loop. The function that work returns is posted to the loop, unless it is nil.
+// Go runs work as a worker, in a new goroutine. ctx ends with the loop. work returns a function that changes the state, which is posted to the
+// loop; nil if nothing is to be changed.
 func (l *Loop) Go(work func(ctx context.Context) (then func())) { go l.Worker()(work) }
 
-// Worker returns a function that runs work as Go does, but in the goroutine of its caller. The caller must call run exactly once: until
-// then, Run does not return.
+// Worker registers a worker, and returns run, which does what Go does but in the goroutine of its caller. The caller must call run exactly
+// once: before that, Run does not return.
 func (l *Loop) Worker() (run func(work func(ctx context.Context) (then func()))) {
 	l.workers.Add(1)
 	return func(work func(ctx context.Context) (then func())) {
@@ -100,7 +106,7 @@ func (l *Loop) Worker() (run func(work func(ctx context.Context) (then func())))
 	}
 }
 
-// Soonest returns the earlier of two times to be woken at. Zero stands for never.
+// Soonest returns the earlier of two times to be woken at. Zero stands for never: the result is zero only if both are.
 func Soonest(a, b time.Time) time.Time {
 	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
 		return b
