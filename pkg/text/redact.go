@@ -6,24 +6,24 @@ import (
 	"strings"
 )
 
-// hidden stands for a secret that was taken out.
+// hidden replaces a secret.
 const hidden = "…"
 
 const (
 	// secretive matches what the names of secrets contain.
 	secretive = `(?:pass(?:word|wd|phrase)|pwd|secret|token|api[-_]?key|key-data)`
 	// value matches what follows such a name: a text in quotation marks, which may be escaped, or a text without blanks. A match ends before
-	// the closing quotation mark. The groups have the opening one: "${2}${3}${4}" in a replacement keeps it.
+	// the closing quotation mark. Its three groups match the opening quotation mark: "${2}${3}${4}" in a replacement keeps that mark.
 	value = `(?:(")(?:\\.|[^"\\])*|(\\+["'])(?:[^"'\\]|\\\\+.|\\[^"'\\])*|(')[^']*|[^\s"',;&\\]+)`
 )
 
-// What is taken out because of its place or its beginning, whether it looks random or not. Group 1, where Redact keeps it, is the text
-// before the secret.
+// These match secrets by what stands before them or by how they begin, whether they look random or not. Group 1, if there is one, is the
+// text before the secret, which Redact keeps.
 var (
 	// A PEM block, whose end or beginning may be cut off.
 	pemBlock = regexp.MustCompile(`(?s)-----BEGIN .*?(-----END [A-Z0-9 ]*-----|\z)`)
 	pemEnd   = regexp.MustCompile(`(?s)\A.*-----END [A-Z0-9 ]*-----`)
-	// The user and password of a URL, with a scheme or without.
+	// The user and password of a URL: userinfo with a scheme before them, schemeless without one.
 	userinfo   = regexp.MustCompile(`(://)(?:[^\s"']*|[^\s"'/@:]*:[^"'@]*)@`)
 	schemeless = regexp.MustCompile(`(^|[\s"'(=])[^\s"'/@:]+:[^\s/@][^\s@]*@`)
 	// The value of something with the name of a secret, or after a flag with such a name.
@@ -46,12 +46,12 @@ var (
 	awsID = regexp.MustCompile(`^(i|ami|eni|sg|subnet|vol|vpc)-[0-9a-f]{8,17}$`)
 )
 
-// Redact returns s in one line, with "…" for whatever is, or looks like, a secret. It is for errors of libraries and programs about documents
-// with secrets, such as a kubeconfig, the URL of a proxy or the output of an exec plugin.
+// Redact returns s in one line, with "…" for each part that is, or looks like, a secret. It is for errors of libraries and programs about
+// documents with secrets, such as a kubeconfig, the URL of a proxy or the output of an exec plugin.
 func Redact(s string) string {
 	s = pemBlock.ReplaceAllString(strings.ToValidUTF8(s, ""), hidden)
 	s = pemEnd.ReplaceAllString(s, hidden)
-	s = strings.Join(strings.Fields(s), " ")
+	s = strings.Join(strings.Fields(s), " ") // one line: the patterns below do not match across lines
 	s = userinfo.ReplaceAllString(s, "${1}"+hidden+"@")
 	s = schemeless.ReplaceAllString(s, "${1}"+hidden+"@")
 	s = header.ReplaceAllString(s, "${1}"+hidden)
@@ -63,14 +63,14 @@ func Redact(s string) string {
 	return candidate.ReplaceAllStringFunc(s, redactWord)
 }
 
-// redactWord returns a match of candidate with "…" for each part between slashes that looks random.
+// redactWord returns a word that candidate has matched, with "…" for each part between slashes that looks random.
 func redactWord(word string) string {
 	if host.MatchString(word) {
 		return word
 	}
-	shortest := 16 // characters: shorter parts of an ordinary path are no secrets
+	shortest := 16 // how many characters a part must have to be hidden: shorter parts of a path are no secrets
 	if looksRandom(word) {
-		shortest = 2 // The whole word may be one secret in base64, whose characters include the slash.
+		shortest = 2 // The whole word may be one secret in base64, which may have slashes anywhere.
 	}
 	parts := strings.Split(word, "/")
 	for i, part := range parts {
@@ -81,9 +81,11 @@ func redactWord(word string) string {
 	return strings.Join(parts, "/")
 }
 
-// looksRandom reports whether a word may be encoded in base64. It counts how often the class of the characters changes: capital, small
-// letter or digit. In base64, about three in five characters are of another class than the one before, and digits are all over the word. In
-// paths, names and ARNs, fewer than one in three are. In CamelCase with a number, fewer than two in five are.
+// looksRandom reports whether a word may be encoded in base64. There are three classes of characters: capitals, small letters and digits.
+// looksRandom counts the changes: characters whose class differs from that of the character before.
+//
+// In base64, about three in five characters are changes, and digits are all over the word. In paths, names and ARNs, fewer than one in three
+// are changes. In CamelCase with a number, fewer than two in five are.
 func looksRandom(word string) bool {
 	characters, changes, digitGroups, last := 0, 0, 0, rune(0)
 	for _, r := range word {
@@ -96,29 +98,28 @@ func looksRandom(word string) bool {
 		case r >= 'A' && r <= 'Z':
 			class = 'A'
 		default:
-			continue // Punctuation is in random words and in others.
+			continue // Punctuation says nothing: random words have it, and others.
 		}
-		if characters++; class != last {
-			if last != 0 {
-				changes++
-			}
-			if class == '0' {
-				digitGroups++
-			}
+		characters++
+		if class != last && last != 0 { // 0: this is the first character.
+			changes++
+		}
+		if class == '0' && last != '0' {
+			digitGroups++
 		}
 		last = class
 	}
-	if digitGroups < 2 { // It may be CamelCase with a number: only two changes in five characters are suspicious.
+	if digitGroups < 2 { // The word may be CamelCase with a number: at least two in five characters must be changes.
 		return 5*changes >= 2*characters
 	}
-	return 3*changes >= characters // Otherwise, one in three is.
+	return 3*changes >= characters
 }
 
-// HidesUser reports whether what url.Parse took for the host is a part of the URL's user or password. That happens if one of those has a
-// slash, a question mark or a number sign. Such a URL must be refused: nth would show the host in messages, and send it to DNS.
+// HidesUser reports whether url.Parse has taken a part of the URL's user or password for the host. That happens if the user or password has
+// a slash, a question mark or a number sign. The caller must refuse such a URL: nth would show the host in messages, and send it to DNS.
 func HidesUser(u *url.URL) bool { return strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") }
 
-// Redacted returns an error with the same causes and a redacted text; nil for nil.
+// Redacted returns an error whose text is that of err, redacted. errors.Is and errors.As find err in it. Redacted(nil) is nil.
 func Redacted(err error) error {
 	if err == nil {
 		return nil
@@ -132,5 +133,5 @@ type redacted struct{ error }
 // Error implements error.
 func (e redacted) Error() string { return Redact(e.error.Error()) }
 
-// Unwrap returns the error with its full text.
+// Unwrap returns the error with its full text, secrets included.
 func (e redacted) Unwrap() error { return e.error }

@@ -1,8 +1,8 @@
 // Package text makes text from outside fit to read.
 //
 // Pods, messages, servers and libraries write text that ends up in terminals, logs, chat rooms and Kubernetes Events. Visible escapes what
-// cannot be seen in such text. So nobody forges a log line of nth, moves a cursor or hides half a name. Whatever writes to one of these
-// places calls Visible once, also for nth's own text, which Visible does not change.
+// cannot be seen in such text. So nobody forges a log line of nth, moves a cursor or hides half a name. Code that writes to one of these
+// places calls Visible once for the whole text: nth's own part of it stays as it is. Redact takes out secrets. Start with Visible.
 package text
 
 import (
@@ -44,7 +44,7 @@ func Visible(s string, limit int) string {
 		return s
 	}
 	var shown strings.Builder
-	uncut := 0 // how many bytes of shown stay if it has to be cut: they leave room for the ellipsis
+	uncut := 0 // how many bytes of shown are kept if the text is too long: limit, less room for the ellipsis, at the end of a rune
 	for rest := s; rest != ""; {
 		r, size := utf8.DecodeRuneInString(rest)
 		if invisible(r) {
@@ -63,15 +63,15 @@ func Visible(s string, limit int) string {
 	return shown.String()
 }
 
-// invisible reports whether a rune cannot be seen. That includes letters without a shape, such as U+3164. It also includes U+FFFD, which
-// the decoder returns for a byte that is not UTF-8.
+// invisible reports whether a rune cannot be seen, or may stand for a byte that is not UTF-8: the decoder returns U+FFFD for such a byte.
 func invisible(r rune) bool {
-	return r == utf8.RuneError || r != ' ' && (!unicode.IsPrint(r) || unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r))
+	shapeless := unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r) // such as U+3164, which counts as a letter
+	return r == utf8.RuneError || !unicode.IsPrint(r) || shapeless
 }
 
-// escape returns one rune, or one byte, as a Go escape.
+// escape returns one invisible rune, or one byte that is not UTF-8, as a Go escape.
 func escape(s string) string {
-	if s == string(utf8.RuneError) { // The text itself has this rune, which can be seen. A byte that is not UTF-8 differs from it.
+	if s == string(utf8.RuneError) { // The text itself contains U+FFFD, which can be seen: no byte had to be replaced.
 		return s
 	}
 	quoted := strconv.QuoteToASCII(s)
