@@ -1,7 +1,8 @@
 // Package event describes what has been announced for this machine.
 //
-// Sources (pkg/imds, pkg/logind) translate documents and signals into Events; all other packages know Events only. An Event is
-// plain data: it carries no clients, no closures and no decision. pkg/policy decides what to do about it.
+// Sources (pkg/imds, pkg/logind) translate documents of the metadata service, and what logind says, into Events. All other packages know only
+// Events. An Event is plain data: it carries no clients, no closures and no decision. pkg/policy decides what to do about an Event. Start with
+// Event; the table of kinds is in kinds.go.
 package event
 
 import (
@@ -36,7 +37,7 @@ const (
 	StateChange Kind = "state-change"
 	// StatusCheck: EC2's status check of the instance, or of the system below it, has been failing for some time.
 	StatusCheck Kind = "status-check"
-	// Manual: an operator has asked for a drain with "nth drain". It stands, also over reboots, until that is undone.
+	// Manual: an operator has asked for a drain with "nth drain". The event lasts, also over reboots, until the operator undoes it.
 	Manual Kind = "manual"
 )
 
@@ -45,11 +46,11 @@ type State string
 
 // The states of an event. Only scheduled maintenance is ever Canceled or Completed.
 const (
-	// Pending: it is going to happen, or is happening.
+	// Pending: what is announced is going to happen, or is happening.
 	Pending State = "pending"
-	// Canceled: it was called off.
+	// Canceled: the source has called the event off.
 	Canceled State = "canceled"
-	// Completed: it has happened.
+	// Completed: what was announced has happened.
 	Completed State = "completed"
 )
 
@@ -64,15 +65,15 @@ const (
 	NoDrain Outcome = "no-drain"
 	// OutOfTime: the time for the event ended before the work did.
 	OutOfTime Outcome = "out-of-time"
-	// LeftAlone: the node is not drained although the rule asks for it, because operators limit by its annotation what is done to it,
-	// or lifted the cordon while the rule asked for no drain.
+	// LeftAlone: the node is not drained although the rule asks for it, because the Node's annotation limits what nth may do. Or an operator
+	// lifted the cordon while the rule asked for no drain.
 	LeftAlone Outcome = "left-alone"
 )
 
 // Event is one announcement. Events are values: copy them freely.
 type Event struct {
-	// ID identifies the event across polls, restarts and reboots. It is made from the document's content, and the boot ID if
-	// that has no identity of its own, but never from the clock.
+	// ID identifies the event across polls, restarts and reboots. It is made from the document's content, never from the clock. If the
+	// content has no identity of its own, it is made from the boot ID, too.
 	ID   string `json:"id"`
 	Kind Kind   `json:"kind"`
 	// Code is the source's own word for what will happen: the spot action ("terminate", "stop", "hibernate"), the
@@ -85,8 +86,8 @@ type Event struct {
 	// Noticed is when the source gave notice; zero if the document does not say.
 	Noticed time.Time `json:"noticed,omitzero"`
 	// Deadline is when the machine is acted upon: the time in a spot notice, NotBefore of a maintenance event, the end of the
-	// inhibitor delay of a shutdown; zero if there is none. A source gives it by the clock of its documents; for Local kinds, and the
-	// end of a lifecycle hook, with a reading of the monotonic clock.
+	// inhibitor delay of a shutdown; zero if there is none. It is by the clock of the source's documents. For Local kinds, and the end of
+	// a lifecycle hook, it has a reading of the monotonic clock.
 	Deadline time.Time `json:"deadline,omitzero"`
 	// Until is the end of a maintenance window (NotAfter); zero if the document has none.
 	Until time.Time `json:"until,omitzero"`
@@ -94,27 +95,28 @@ type Event struct {
 	Instance string `json:"instance,omitempty"`
 }
 
-// TimeLayout is how operators get to see a time, which is in UTC.
+// TimeLayout is how nth shows a time to operators. The time must be in UTC.
 const TimeLayout = "15:04:05 UTC on 2 Jan 2006"
 
-// Summary says in words what is announced, and for when if EC2 has set a time.
+// Summary says in words what is announced, and for when if EC2 has set a time. It fills in KindInfo.Says, such as "EC2 will {interrupt} this
+// spot instance", where the event's code replaces the braces.
 func (e Event) Summary() string {
-	said, rest, placed := strings.Cut(e.Kind.Info().Says, "{")
-	if placed {
-		code, after, _ := strings.Cut(rest, "}")
-		said += cmp.Or(e.Code, code) + after
+	summary, rest, hasCode := strings.Cut(e.Kind.Info().Says, "{")
+	if hasCode {
+		withoutCode, after, _ := strings.Cut(rest, "}")
+		summary += cmp.Or(e.Code, withoutCode) + after
 	}
-	if said == "" { // such as "label", which drain.Node.Claim makes up
+	if summary == "" { // The kind is not in the table, such as "label", which drain.Node.Claim makes up.
 		return string(e.Kind)
 	}
-	if !e.Deadline.IsZero() && !e.Kind.Local() && e.Kind != Manual {
-		said += " at " + e.Deadline.UTC().Format(TimeLayout)
+	if setByEC2 := !e.Kind.Local() && e.Kind != Manual; setByEC2 && !e.Deadline.IsZero() {
+		summary += " at " + e.Deadline.UTC().Format(TimeLayout)
 	}
-	return said
+	return summary
 }
 
-// ContentID makes an ID for an event whose document has none: the event's kind with a digest of what distinguishes the event from others of
-// that kind. So the same content always has the same ID.
+// ContentID makes an ID for an event whose document has no ID: the kind, with a digest of content. content is what distinguishes the event
+// from others of its kind. So the same content always has the same ID.
 func ContentID(kind Kind, content ...string) string {
 	digest := sha256.Sum256([]byte(strings.Join(content, "\n")))
 	return string(kind) + "-" + hex.EncodeToString(digest[:8])
@@ -133,20 +135,20 @@ func StateIn(description string) State {
 	return Pending
 }
 
-// CredibleTime returns t in UTC, or zero if its year is before 1970 or after 2199: the span to such a time may be longer than a Duration. A time
-// with a reading of the monotonic clock keeps that, and its zone.
+// CredibleTime returns t in UTC, or zero if its year is before 1970 or after 2199: the span to such a time may be longer than a Duration. If t
+// has a reading of the monotonic clock, CredibleTime returns t itself, with that reading and in its zone.
 func CredibleTime(t time.Time) time.Time {
 	utc := t.UTC()
 	if y := utc.Year(); y < 1970 || y > 2199 {
 		return time.Time{}
 	}
-	if t != t.Round(0) { // UTC has dropped the reading.
+	if t != t.Round(0) { // t has a monotonic reading, which UTC has dropped.
 		return t
 	}
 	return utc
 }
 
-// Credible returns the event without those of its times that CredibleTime rejects.
+// Credible returns the event with its times as CredibleTime returns them: a time that is not credible is zero.
 func (e Event) Credible() Event {
 	e.Noticed, e.Deadline, e.Until = CredibleTime(e.Noticed), CredibleTime(e.Deadline), CredibleTime(e.Until)
 	return e
@@ -157,17 +159,17 @@ func (e Event) Credible() Event {
 type Snapshot struct {
 	Kind   Kind
 	Events []Event
-	// Clock is what the source's own clock, by which the times in Events are, says when the snapshot is delivered; zero if the source
-	// does not say. It may be later by up to Within.
+	// Clock is the time by the source's own clock when the snapshot is delivered; zero if the source does not say. The times in Events are
+	// by that clock. The true reading is between Clock and Clock plus Within.
 	Clock  time.Time
 	Within time.Duration
 }
 
 // Sink receives what a source finds. Its methods may be called from several goroutines and do not block.
 type Sink interface {
-	// Snapshot receives the result of a good look.
+	// Snapshot receives what a source has found when it asked for events of a kind, and got an answer.
 	Snapshot(Snapshot)
-	// Trouble receives the error of a look that failed. The last good snapshot of that kind stands: a failed look never means
-	// that nothing is announced.
+	// Trouble receives the error of a source that got no answer, or cannot understand the answer. The last snapshot of that kind remains
+	// valid: an error never means that nothing is announced.
 	Trouble(Kind, error)
 }

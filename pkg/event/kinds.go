@@ -5,21 +5,23 @@ import "slices"
 // KindInfo is what is known of a Kind. Manual is in no list of kinds but AllKinds: nothing announces it, and it has no settings.
 type KindInfo struct {
 	Kind Kind
-	// Machine: nth can learn of it on the machine. Metadata: from the metadata service. Queue: nth-queue can learn of it.
+	// Machine: nth can learn of such events on the machine. Metadata: nth polls the metadata service for them. Queue: nth-queue can learn of
+	// them.
 	Machine, Metadata, Queue bool
 	// Reason is the reason of the Node's condition, and EventReason that of the Kubernetes Event that announces it.
 	Reason, EventReason string
-	// Says is what an event of this kind announces: see Event.Summary. Braces stand for the event's code, and have what to say without one.
+	// Says is what an event of this kind announces: see Event.Summary. The event's code replaces the braces with the text in them. That text
+	// is for events without a code.
 	Says string
-	// Handler has aws-node-termination-handler's names for it.
+	// Handler has aws-node-termination-handler's names for the kind.
 	Handler HandlerNames
 }
 
-// HandlerNames are aws-node-termination-handler's names for a kind of events (its pkg/monitor, pkg/node, v1.25.6). A kind that it
-// does not know has the names of the nearest one: a shutdown or hibernation is a stopped instance, and a failing status check a
-// scheduled event, which such an instance gets in the end.
+// HandlerNames are aws-node-termination-handler's names for a kind of events (its pkg/monitor, pkg/node, v1.25.6). A kind that
+// aws-node-termination-handler does not know has the names of the nearest one. A shutdown or hibernation is a stopped instance. A failing
+// status check is a scheduled event, which such an instance gets in the end.
 type HandlerNames struct {
-	// Event is the kind in its webhook, and Taint the key of its taint, which may be empty.
+	// Event is the kind in the notices of its webhook. Taint is the key of its taint; empty if it sets none.
 	Event, Taint string
 }
 
@@ -75,21 +77,21 @@ var kinds = []KindInfo{
 	},
 }
 
-// Info returns what is known of a kind. An unknown kind, such as one in the record of a later version, has the reason "Other".
+// Info returns what is known of a kind. An unknown kind, such as one in the record of a later version, has the reason "Other" and nothing
+// else.
 func (k Kind) Info() KindInfo {
-	if i := k.Precedence(); i >= 0 {
+	if i := k.Precedence(); i >= 0 { // The precedence is the index in the table.
 		return kinds[i]
 	}
 	return KindInfo{Kind: k, Reason: "Other"}
 }
 
-// Precedence is a kind's rank, the least for the kind that comes first; -1 for an unknown kind.
+// Precedence is a kind's rank: 0 for the kind that comes before all others, -1 for an unknown kind.
 func (k Kind) Precedence() int {
 	return slices.IndexFunc(kinds, func(info KindInfo) bool { return info.Kind == k })
 }
 
-// Kinds lists the kinds that nth can learn of on the machine, in the order of their precedence, as do the functions below. It is
-// also the order in documentation and output.
+// Kinds lists the kinds that nth can learn of on the machine. Like the lists below, this one is sorted by precedence, as are pages and output.
 func Kinds() []Kind { return list(func(info KindInfo) bool { return info.Machine }) }
 
 // PolledKinds lists the kinds that the metadata service announces.
@@ -101,6 +103,7 @@ func QueuedKinds() []Kind { return list(func(info KindInfo) bool { return info.Q
 // AllKinds lists all kinds.
 func AllKinds() []Kind { return list(func(KindInfo) bool { return true }) }
 
+// list lists the kinds that are wanted, by precedence.
 func list(wanted func(KindInfo) bool) []Kind {
 	var all []Kind
 	for _, info := range kinds {
@@ -111,6 +114,6 @@ func list(wanted func(KindInfo) bool) []Kind {
 	return all
 }
 
-// Local reports whether the machine itself announces events of this kind, just before it goes down or to sleep. All others are
-// announced by EC2, and have to be looked for.
+// Local reports whether the machine itself announces events of this kind, just before it goes down or to sleep. EC2 or an operator announces
+// all other events, which nth has to look for.
 func (k Kind) Local() bool { return k == Shutdown || k == Hibernation }

@@ -1,6 +1,13 @@
-// Package state has the values in which nth describes its own state: an Entry is what is remembered of one event, a Transition is
-// one thing that happened, and a Status is how the daemon stands. It has no effects: pkg/record keeps entries on disk, and
-// pkg/agent makes transitions and passes them on.
+// Package state has the values in which nth describes its own state: an Entry is what nth remembers of one event, a Transition is one thing
+// that happened, and a Status is how the daemon does. They are plain data: pkg/record keeps entries on disk, and pkg/agent makes transitions
+// and passes them on. Start with Entry.
+//
+// These words have one meaning in all packages:
+//
+//   - A node is closed while it is cordoned. An entry is closed when its event is over, and nothing of it is left on the node.
+//   - An event is released when an operator has uncordoned the node in spite of it. nth does not cordon the node for it again.
+//   - A node is left alone if nth does less for an event than the rule asks, because the Node's annotation limits what nth may do.
+//   - The guard is the part of pkg/drain that keeps the node cordoned and evicts pods, as long as an event needs that.
 package state
 
 import (
@@ -14,8 +21,8 @@ import (
 // Phase is how far nth has come with an event.
 type Phase string
 
-// The phases of an entry. Each is recorded before its work begins, and is on disk before it unless the disk hangs, so that the record
-// says after a crash what may have been done.
+// The phases of an entry. nth writes each to disk before it does the work of that phase, so that the record says after a crash what may have
+// been done. Only a disk that hangs does not delay the work.
 const (
 	// Seen: the event was announced; nothing has been done to the node.
 	Seen Phase = "seen"
@@ -29,9 +36,9 @@ const (
 	Drained Phase = "drained"
 	// Incomplete: the deadline came before the drain was done.
 	Incomplete Phase = "incomplete"
-	// Undoing: the event no longer stands, or is due later; what was done for it is being taken back.
+	// Undoing: the event is over, or is due later; nth is taking back what it did for the event.
 	Undoing Phase = "undoing"
-	// Closed: the event no longer stands, and nothing that nth did for it is left on the node.
+	// Closed: the event is over, and nothing that nth did for it is left on the node.
 	Closed Phase = "closed"
 )
 
@@ -39,8 +46,8 @@ const (
 type Entry struct {
 	Event event.Event `json:"event"`
 	Phase Phase       `json:"phase"`
-	// BootID is the boot in which the node was last acted upon for the event or, before that, in which the event was first seen.
-	// Undoing and closing do not change it, so that it shows whether the machine has rebooted since.
+	// BootID is the boot in which nth last cordoned or drained the node for the event; before that, the boot in which the event was first
+	// seen. Undoing and closing do not change BootID, so that it shows whether the machine has rebooted since.
 	BootID string `json:"boot_id"`
 	// FirstSeen is when the event was first seen, and Changed when the phase last changed. All times are by the clock
 	// of the boot (record.Store.Now).
@@ -54,14 +61,15 @@ type Entry struct {
 	// ReleasedAt is when it became known that an operator has uncordoned the node while this event wanted it closed; zero if nobody
 	// has. The node is not cordoned again for this event. Only pkg/policy sets it.
 	ReleasedAt time.Time `json:"released_at,omitzero"`
-	// LeftAlone: at the last look at the Node, operators limited what is done to it, so that it is not drained, or not cordoned, for this
-	// event although the rule asks for it. The phase stays what it was.
+	// LeftAlone: when nth last read the Node, its annotation did not allow the drain or cordon that the rule asks for. The phase stays what
+	// it was.
 	LeftAlone bool `json:"left_alone,omitempty"`
 	// CordonedAt is when the node was first found cordoned for this event; zero if it never was.
 	CordonedAt time.Time `json:"cordoned_at,omitzero"`
 	// CordonStamp is when that cordon was set by the API server's clock, which pods' times are by; zero if the Node did not say.
 	CordonStamp time.Time `json:"cordon_stamp,omitzero"`
-	// ActedFor is when the event was due at the time when the node was last acted upon. An event that is due later was moved.
+	// ActedFor is the time for which the event was announced when nth last cordoned or drained the node for it. If the event is due later
+	// now, it was moved.
 	ActedFor time.Time `json:"acted_for,omitzero"`
 	// Ending says why a closed entry was closed.
 	Ending Ending `json:"ending,omitempty"`
@@ -73,7 +81,7 @@ type Entry struct {
 
 // Acted reports whether something that was done to the node for this entry may still be in effect.
 func (e Entry) Acted() bool {
-	return e.Phase != "" && e.Phase != Seen && e.Phase != Closed
+	return e.Phase != "" && e.Phase != Seen && e.Phase != Closed // "": there is no entry.
 }
 
 // Released reports whether an operator has uncordoned the node while the event wanted it closed.
@@ -89,7 +97,7 @@ type Ending string
 const (
 	// Withdrawn: the event disappeared from its document.
 	Withdrawn Ending = "withdrawn"
-	// Canceled and Completed: its source reported that.
+	// Canceled and Completed: the source reported the event's state as such.
 	Canceled  Ending = "canceled"
 	Completed Ending = "completed"
 	// Rebooted: the machine is back from what was announced.

@@ -9,8 +9,8 @@ import (
 // StatusVersion is the version of Status. It grows with changes that an older reader would misunderstand, not with new fields.
 const StatusVersion = 1
 
-// Status is how the daemon stands, for operators and programs. It is about the present process; what must be remembered is in
-// an Entry. All times are by the clock of the boot.
+// Status is how the daemon does, for operators and programs. It is about the present process; what must be remembered is in
+// an Entry. All times are by the clock of the boot (record.Store.Now).
 type Status struct {
 	Version int `json:"version"`
 	// Program is nth's version, and PID its process ID.
@@ -43,10 +43,10 @@ type Status struct {
 	Degraded []string `json:"degraded,omitempty"`
 }
 
-// IdentityStatus is how the kubelet's identity stands.
+// IdentityStatus says which of the kubelet's credentials nth uses, and whether it works.
 type IdentityStatus struct {
-	// Credential says in words what the credential is, Source is the kubeconfig and Server the API server's address; empty
-	// until there has been one.
+	// Credential says in words what the credential is. Source is the kubeconfig, and Server the API server's address. All are empty
+	// until nth has found a credential.
 	Credential string `json:"credential"`
 	Source     string `json:"source"`
 	Server     string `json:"server"`
@@ -61,15 +61,15 @@ type StepStatus struct {
 	Kind   event.Kind `json:"kind"`
 	Reason string     `json:"reason"`
 	Began  time.Time  `json:"began"`
-	// Deadline is when it must have ended; zero if never. Hard: the machine is gone then.
+	// Deadline is when the step must have ended; zero if never. Hard: the machine is gone then.
 	Deadline time.Time `json:"deadline,omitzero"`
 	Hard     bool      `json:"hard"`
-	// PodsTotal counts the pods that a drain has found, and PodsLeft those of them that are still there.
+	// PodsTotal counts the pods that a drain has found, and PodsLeft those of them that are still on the node.
 	PodsTotal int `json:"pods_total"`
 	PodsLeft  int `json:"pods_left"`
 	// HeldBy says for pods, as "namespace/name", what holds them back.
 	HeldBy map[string]string `json:"held_by,omitempty"`
-	// Targets says which load balancers the drain waits for; empty if for none.
+	// Targets says which load balancers the drain waits for; empty if it waits for none.
 	Targets string `json:"targets,omitempty"`
 }
 
@@ -83,11 +83,11 @@ type EventStatus struct {
 	Phase     Phase      `json:"phase"`
 	FirstSeen time.Time  `json:"first_seen"`
 	Deadline  time.Time  `json:"deadline,omitzero"`
-	// Missing is since when it is no longer announced; zero while it is announced.
+	// Missing is since when the event is no longer announced; zero while it is announced.
 	Missing time.Time `json:"missing,omitzero"`
-	// LeftAlone: operators want the node left alone, so that it is not drained for the event.
+	// LeftAlone: the Node's annotation does not allow what the rule asks for.
 	LeftAlone bool `json:"left_alone,omitempty"`
-	// Released: someone has uncordoned the node since it was cordoned for the event.
+	// Released: an operator has uncordoned the node since it was cordoned for the event.
 	Released bool `json:"released,omitempty"`
 	// Plan says in words what is announced and what will be done.
 	Plan string `json:"plan"`
@@ -95,7 +95,7 @@ type EventStatus struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Status returns an entry as it is shown in a Status; see EventStatus.Plan.
+// Status returns an entry as a Status shows it. plan is for EventStatus.Plan; pkg/policy makes that text.
 func (e Entry) Status(plan string) EventStatus {
 	return EventStatus{
 		ID: e.Event.ID, Kind: e.Event.Kind, Code: e.Event.Code, Phase: e.Phase, FirstSeen: e.FirstSeen, Deadline: e.Event.Deadline,
@@ -103,12 +103,12 @@ func (e Entry) Status(plan string) EventStatus {
 	}
 }
 
-// DocumentStatus is whether one kind of event can be looked for.
+// DocumentStatus says whether nth can ask for one kind of event.
 type DocumentStatus struct {
 	Kind event.Kind `json:"kind"`
-	// LastGood is when a look last succeeded; zero if none has.
+	// LastGood is when the source last answered; zero if it never has.
 	LastGood time.Time `json:"last_good,omitzero"`
-	// Trouble is why looks have failed since Since; empty if they do not.
+	// Trouble is why requests have failed since the time Since; empty if the last one succeeded.
 	Trouble string    `json:"trouble,omitempty"`
 	Since   time.Time `json:"since,omitzero"`
 }

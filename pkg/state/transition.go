@@ -7,8 +7,8 @@ type TransitionKind string
 
 // Transitions of an event, and of a step (a cordon, a drain or an uncordon) for it. All listeners get them.
 const (
-	// Announced: an event was seen for the first time, or again after it had been closed. Changed: its document describes it
-	// differently now. Missed: its document no longer has it, which may be temporary.
+	// Announced: an event was seen for the first time, or again after its entry had been closed. Changed: the source describes the event
+	// differently now. Missed: the source no longer announces the event, which may be temporary.
 	Announced TransitionKind = "announced"
 	Changed   TransitionKind = "changed"
 	Missed    TransitionKind = "missed"
@@ -17,36 +17,36 @@ const (
 	// NodeCordoned: nth has cordoned the node. CordonFound: somebody else had already cordoned it.
 	NodeCordoned TransitionKind = "cordoned"
 	CordonFound  TransitionKind = "cordon-found"
-	// PodEvicted and PodDeleted: the API server accepted the request. PodHeld: it refused, for the reason in Detail; nth
-	// tries again. PodGone: the pod is no longer on the node.
+	// PodEvicted and PodDeleted: the API server accepted the request. PodHeld: the API server refused the eviction, for the reason in
+	// Detail; nth tries again. PodGone: the pod is no longer on the node.
 	PodEvicted TransitionKind = "pod-evicted"
 	PodDeleted TransitionKind = "pod-deleted"
 	PodHeld    TransitionKind = "pod-held"
 	PodGone    TransitionKind = "pod-gone"
-	// Done: the step succeeded. Failed: it failed with Err and will be tried again. RanOut: its deadline came first.
-	// CalledBack: it was stopped, since another step or none is wanted now.
+	// Done: the step succeeded. Failed: the step failed with Err; nth tries again. RanOut: the deadline came before the step was done.
+	// CalledBack: nth stopped the step, as it wants another step now, or none.
 	Done       TransitionKind = "done"
 	Failed     TransitionKind = "failed"
 	RanOut     TransitionKind = "deadline-exceeded"
 	CalledBack TransitionKind = "preempted"
-	// LeftAlone: operators want the node's pods left alone, so that it is not drained. When they no longer do, the drain begins again.
+	// LeftAlone: the Node's annotation no longer allows the step. When the annotation allows it again, the step begins again.
 	LeftAlone TransitionKind = "left-alone"
-	// PutOff: the node was acted upon for the event, which begins again later, since its time was moved or the rules ask for less. Another event
-	// keeps the node closed.
+	// PutOff: nth had acted on the node for the event, and acts again later. The event's time was moved, or the rules ask for less now.
+	// Another event keeps the node closed.
 	PutOff TransitionKind = "put-off"
-	// ClosedWith: the event no longer stands and nothing is left to undo; the entry has its Ending.
+	// ClosedWith: the event is over, and nothing is left to undo; the entry has its Ending.
 	ClosedWith TransitionKind = "closed"
 )
 
-// Transitions of the node and its pods, whatever events the work is for. They go to the journal only.
+// Transitions of the node and its pods, no matter which events the work is for. They go to the journal only.
 const (
-	// NodeClosed: nth has cordoned the node. NodeFoundClosed: somebody else had already cordoned it. There is a NodeCordoned or
-	// CordonFound as well, for each event concerned.
+	// NodeClosed: nth has cordoned the node. NodeFoundClosed: somebody else had already cordoned it. For each event concerned, a
+	// NodeCordoned or CordonFound follows.
 	NodeClosed      TransitionKind = "node-closed"
 	NodeFoundClosed TransitionKind = "node-found-closed"
 	// NodeReopened: someone uncordoned the node.
 	NodeReopened TransitionKind = "node-reopened"
-	// NodeOptedOut: operators want nothing done to this node.
+	// NodeOptedOut: the Node's annotation limits what nth may do.
 	NodeOptedOut TransitionKind = "node-opted-out"
 	// NodeExcluded: the load balancer label is set.
 	NodeExcluded TransitionKind = "node-excluded"
@@ -59,14 +59,14 @@ const (
 	// ScriptsFailed: evictions begin although scripts failed, as Detail says.
 	ScriptsFailed TransitionKind = "scripts-failed"
 	// TargetsLeft: evictions, or the end of the drain, wait for the load balancers in Detail. TargetsOut: that wait is over;
-	// Detail says why if the load balancers are not done.
+	// Detail says why if the load balancers have not deregistered the node.
 	TargetsLeft TransitionKind = "targets-left"
 	TargetsOut  TransitionKind = "targets-out"
 	// PodsFound: the pods to evict have been counted. PodArrived: another one has been scheduled to the node.
 	PodsFound  TransitionKind = "pods-found"
 	PodArrived TransitionKind = "pod-arrived"
-	// PodRefused: an attempt failed for the reason in Detail, which is no disruption budget; it will be repeated. If it concerns
-	// one pod, the agent makes it a PodHeld with the Outcome Refused.
+	// PodRefused: a request failed for the reason in Detail, which is no disruption budget; nth tries again. If the request concerns one
+	// pod, the agent makes this a PodHeld with the Outcome Refused.
 	PodRefused TransitionKind = "pod-refused"
 	// PodOverdue: the pod is still there after its grace period; the eviction of critical pods no longer waits for it.
 	PodOverdue TransitionKind = "pod-overdue"
@@ -76,7 +76,7 @@ const (
 	VolumesInUse TransitionKind = "volumes-in-use"
 	// NodeEmpty: no pod is left that has to go. The guard continues.
 	NodeEmpty TransitionKind = "node-empty"
-	// GoalChanged: the guard pursues another goal.
+	// GoalChanged: the guard has a new goal: what is to be done to the node, and until when.
 	GoalChanged TransitionKind = "goal-changed"
 )
 
@@ -99,24 +99,23 @@ type Transition struct {
 	Entry Entry
 	// Plan says in words what is going to be done about the event.
 	Plan string
-	// Action is the step, "cordon", "drain" or "uncordon", and Reason says in words why it is taken. Deadline is when the step
-	// must have ended by that clock, zero if never; Hard: the machine is gone then. They are set for what happens within a step,
-	// its beginning and its end included.
+	// Action is the step, "cordon", "drain" or "uncordon", and Reason says in words why nth takes it. Deadline is when the step must have
+	// ended, by the clock of the boot; zero if never. Hard: the machine is gone then. All four are set from the beginning of a step to its end.
 	Action   string
 	Reason   string
 	Deadline time.Time
 	Hard     bool
 	// Took is the time since the step began.
 	Took time.Duration
-	// Pod is "namespace/name", and PodUID is that pod's.
+	// Pod is "namespace/name" of a pod, and PodUID its UID.
 	Pod    string
 	PodUID string
 	// Total and Left count the pods to evict, as far as they are known.
 	Total, Left int
-	// Detail depends on Kind: the disruption budget that holds a pod, for example. With an uncordon it says who still needs the
-	// cordon, so that it was not lifted; empty if nobody does.
+	// Detail depends on Kind: the disruption budget that holds a pod, for example. For an uncordon, Detail says who still needs the
+	// cordon, so that nth did not lift it; empty if nobody does.
 	Detail string
-	// Outcome says how it ended, if Kind leaves that open.
+	// Outcome says how the step ended, if Kind leaves that open.
 	Outcome string
 	// Err is why something failed.
 	Err error
