@@ -40,13 +40,13 @@ const (
 
 // Transitions of the node and its pods, no matter which events the work is for. They go to the journal only.
 const (
-	// NodeClosed: nth has cordoned the node. NodeFoundClosed: somebody else had already cordoned it. For each event concerned, a
-	// NodeCordoned or CordonFound follows.
+	// NodeClosed: nth has cordoned the node. NodeFoundClosed: somebody else had already cordoned it. Each
+	// event concerned has a NodeCordoned or CordonFound, too.
 	NodeClosed      TransitionKind = "node-closed"
 	NodeFoundClosed TransitionKind = "node-found-closed"
 	// NodeReopened: someone uncordoned the node.
 	NodeReopened TransitionKind = "node-reopened"
-	// NodeOptedOut: the Node's annotation limits what nth may do.
+	// NodeOptedOut: the Node's annotation asks nth to leave the node alone, so that nth has not cordoned it.
 	NodeOptedOut TransitionKind = "node-opted-out"
 	// NodeExcluded: the load balancer label is set.
 	NodeExcluded TransitionKind = "node-excluded"
