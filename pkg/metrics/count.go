@@ -10,7 +10,7 @@ import (
 // draining is the name of a drain in state.Transition.Action.
 const draining = "drain"
 
-// OnTransition implements agent.Listener: it counts what happens to an event and to pods.
+// OnTransition implements agent.Listener: it counts what happens to an event and to pods, and exports the pods of the drain under way.
 func (m *Metrics) OnTransition(t state.Transition) {
 	s := m.series
 	switch t.Kind {
@@ -23,7 +23,7 @@ func (m *Metrics) OnTransition(t state.Transition) {
 	case state.PodDeleted:
 		s.deleted.Inc()
 	case state.Done, state.Failed, state.RanOut, state.CalledBack, state.LeftAlone:
-		m.ended(t)
+		m.countStepEnd(t)
 	}
 	if t.Action == draining && !m.opts.Queue { // nth-queue drains many nodes, and has no gauges of one drain.
 		s.pods.Set(float64(t.Total))
@@ -31,11 +31,12 @@ func (m *Metrics) OnTransition(t state.Transition) {
 	}
 }
 
-// ended counts a step that has ended, or that has failed and is tried again. It also observes how long a drain took.
-func (m *Metrics) ended(t state.Transition) {
+// countStepEnd counts a step that has ended, or that has failed and is tried again. For a drain that is done or out of time, it also observes
+// how long the drain took, and how much time was left.
+func (m *Metrics) countStepEnd(t state.Transition) {
 	m.series.actions.WithLabelValues(t.Action, string(t.Kind)).Inc()
-	if t.Action != draining || t.Kind == state.CalledBack || t.Kind == state.Failed || t.Kind == state.LeftAlone {
-		return // It is no drain, or one that was canceled, failed, or was ended by an operator.
+	if finished := t.Kind == state.Done || t.Kind == state.RanOut; t.Action != draining || !finished {
+		return
 	}
 	m.series.drainTook.Observe(t.Took.Seconds())
 	if !t.Deadline.IsZero() {
@@ -56,7 +57,7 @@ func (m *Metrics) NoticeLost() {
 	m.series.notices.WithLabelValues(lost).Inc()
 }
 
-// seconds returns a time as Prometheus wants it: in seconds since 1970.
+// seconds returns a time as Prometheus shows times: in seconds since 1970.
 func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
 
 // Polled counts a request for a document of the metadata service, named by its path. result says how it ended: "ok", "absent" or "error".
@@ -64,7 +65,7 @@ func (m *Metrics) Polled(document, result string) {
 	m.series.imdsRequests.WithLabelValues(document, result).Inc()
 }
 
-// HookRequests creates the counters of HookRequested for these actions and results. So Prometheus sees the first request as an increase.
+// HookRequests creates the counters of HookRequested for these actions and results, at 0. So Prometheus sees the first request as an increase.
 func (m *Metrics) HookRequests(actions, results []string) {
 	for _, action := range actions {
 		for _, result := range results {
@@ -78,7 +79,7 @@ func (m *Metrics) HookRequested(action, result string) {
 	m.series.hookRequests.WithLabelValues(action, result).Inc()
 }
 
-// Requested counts a request to the API server. code is the answer's status; 0 if there was none.
+// Requested counts a request to the API server. code is the HTTP status of the answer; 0 if there was no answer.
 func (m *Metrics) Requested(method string, code int) {
 	answer := "none"
 	if code != 0 {

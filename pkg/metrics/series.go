@@ -44,7 +44,8 @@ type series struct {
 	nodes            *prometheus.GaugeVec
 }
 
-// factory makes series and registers them: gauge and counter make one without labels, gauges and counters one with these labels.
+// factory makes series and registers them. gauge, counter and histogram make one series. gauges and counters make one for each combination of
+// values of the labels.
 type factory struct{ promauto.Factory }
 
 func (f factory) gauge(name, help string) prometheus.Gauge {
@@ -67,7 +68,8 @@ func (f factory) histogram(name, help string, buckets []float64) prometheus.Hist
 	return f.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
 }
 
-// newSeries creates and registers the series of the program with these options. healthy is the check behind nth_healthy.
+// newSeries creates the series of nth or, if opts.Queue is set, of nth-queue, and registers them in a registry. healthy is the check behind
+// nth_healthy.
 func newSeries(in *prometheus.Registry, opts Options, healthy func() error) *series {
 	f := factory{promauto.With(in)}
 	s := &series{
@@ -120,7 +122,8 @@ func (s *series) addLocal(f factory) {
 	s.credential = f.gauge("nth_credential_up", "1 if the API server has accepted the kubelet's credential when it was last used.")
 }
 
-// constants creates the series that OnTransition and Show need not update.
+// constants creates the series that OnTransition and Show need not update: two constants, and nth_healthy, which calls healthy whenever the
+// series are read.
 func (f factory) constants(opts Options, healthy func() error) {
 	f.gauges("nth_build_info", "1, with what this nth was built from.", "version", "commit", "goversion").
 		WithLabelValues(opts.Version, opts.Commit, runtime.Version()).Set(1)
@@ -131,7 +134,7 @@ func (f factory) constants(opts Options, healthy func() error) {
 	)
 }
 
-// initialize sets the counters that alerts use to zero. Prometheus sees an increase only if a value was there before.
+// initialize creates the counters that alerts use, at 0. Prometheus sees an increase only if it has read a value before.
 func (s *series) initialize(kinds []event.Kind) {
 	for _, kind := range kinds {
 		s.events.WithLabelValues(string(kind))
@@ -147,7 +150,7 @@ func (s *series) initialize(kinds []event.Kind) {
 	}
 }
 
-// oneIf returns a truth value as Prometheus has it: 1 or 0.
+// oneIf returns a bool as the value of a gauge: 1 for true, 0 for false.
 func oneIf(yes bool) float64 {
 	if yes {
 		return 1

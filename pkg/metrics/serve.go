@@ -30,8 +30,8 @@ const (
 // listenRetry is the pause before an address that could not be listened on is tried again.
 const listenRetry = 5 * time.Second
 
-// listen serves HTTP until ctx ends. If the address is in use, or the machine does not have it yet, listen reports that and tries again: nth
-// must be able to drain without it.
+// listen serves HTTP until ctx ends. If that fails, as the address is in use or the machine does not have it yet, listen reports the error and
+// tries again. nth must be able to drain without metrics, so listen never gives up.
 func (m *Metrics) listen(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := m.serve(ctx)
@@ -56,7 +56,8 @@ func (m *Metrics) serve(ctx context.Context) error {
 		ReadHeaderTimeout: readTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: headerLimit,
 	}
-	defer context.AfterFunc(ctx, func() { _ = server.Close() })() // This cuts off answers that are under way: nth must not wait for clients.
+	stopWatching := context.AfterFunc(ctx, func() { _ = server.Close() }) // Close cuts off answers that are under way: nth waits for no client.
+	defer stopWatching()
 	return server.Serve(netutil.LimitListener(socket, maxConnections))
 }
 
@@ -106,7 +107,7 @@ func (m *Metrics) probe(check func() error) http.HandlerFunc {
 // writeInterval is how often the file is written. Its age shows whether nth is alive.
 const writeInterval = time.Second
 
-// writeFiles keeps the file for node_exporter up to date until ctx ends, and writes it a last time then.
+// writeFiles keeps the file for node_exporter up to date until ctx ends, and then writes it a last time. Errors go to setFault.
 func (m *Metrics) writeFiles(ctx context.Context) {
 	for more := true; more; {
 		m.setFault(textfile, m.writeFile())
@@ -115,15 +116,15 @@ func (m *Metrics) writeFiles(ctx context.Context) {
 	m.setFault(textfile, m.writeFile())
 }
 
-// writeFile replaces the file atomically. It leaves out the metrics of the Go process: node_exporter has series of the same names, and serves
-// nothing at all if a file has them, too.
+// writeFile replaces the file for node_exporter atomically. It leaves out the metrics of the Go process: node_exporter has series of the same
+// names, and serves nothing at all if a file has them, too.
 func (m *Metrics) writeFile() error {
 	err := prometheus.WriteToTextfile(m.opts.Textfile, m.own)
 	if err == nil {
 		return nil
 	}
 	if plain, ok := errors.AsType[syscall.Errno](err); ok {
-		err = plain // err names a temporary file, another each time: setFault would report every attempt.
+		err = plain // The whole error names a temporary file, another one each time: setFault would report every attempt.
 	}
 	return fmt.Errorf("writing metrics to %s: %w", m.opts.Textfile, err)
 }
@@ -138,18 +139,18 @@ func (m *Metrics) Troubles() []string {
 // The two ways to export metrics, which can fail.
 const listener, textfile = "listener", "file"
 
-// setFault keeps the current error of the listener or the file, for Troubles; nil if it works. It calls Options.Trouble if the error differs from the
-// last one.
-func (m *Metrics) setFault(of string, err error) {
+// setFault remembers, for Troubles, the error of one way to export: listener or textfile. err is nil if that way works now. setFault calls
+// Options.Trouble with an error that differs from the last one.
+func (m *Metrics) setFault(way string, err error) {
 	m.mu.Lock()
-	before := m.faults[of]
-	delete(m.faults, of)
+	before := m.faults[way]
+	delete(m.faults, way)
 	if err != nil {
-		m.faults[of] = err.Error()
+		m.faults[way] = err.Error()
 	}
-	changed := err != nil && err.Error() != before
+	isNew := err != nil && err.Error() != before
 	m.mu.Unlock()
-	if changed && m.opts.Trouble != nil {
+	if isNew && m.opts.Trouble != nil {
 		m.opts.Trouble(err)
 	}
 }

@@ -7,8 +7,7 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// Show exports a status. The daemon's loop calls it every few seconds, whether something has changed or not: each call is a sign of life for
-// healthy.
+// Show exports a status. The daemon's loop calls Show every few seconds, also if nothing has changed: to healthy, each call is a sign of life.
 func (m *Metrics) Show(status state.Status) {
 	m.beat()
 	m.showEvents(status.Events)
@@ -52,8 +51,8 @@ func (m *Metrics) showEvents(events []state.EventStatus) {
 	}
 }
 
-// showSources exports, for each kind of event that nth polls for, whether the last poll succeeded and when one last did. Other kinds have no
-// series, as a 0 would look like an outage.
+// showSources exports, for each kind of event that nth polls for, whether the last poll succeeded, and when a poll last did. Kinds that nth
+// does not poll for have no series: a 0 would look like an outage.
 func (m *Metrics) showSources(documents []state.DocumentStatus) {
 	polled := map[event.Kind]bool{}
 	for _, d := range documents {
@@ -64,7 +63,7 @@ func (m *Metrics) showSources(documents []state.DocumentStatus) {
 		}
 	}
 	for _, kind := range event.Kinds() {
-		if !polled[kind] { // A reload may have turned it off.
+		if !polled[kind] { // A reload may have turned the kind off: remove its series.
 			m.series.sourceUp.DeleteLabelValues(string(kind))
 			m.series.sourceGood.DeleteLabelValues(string(kind))
 		}
@@ -73,7 +72,8 @@ func (m *Metrics) showSources(documents []state.DocumentStatus) {
 
 // QueueStatus is the status of nth-queue.
 type QueueStatus struct {
-	// InFlight is how many messages are held, and Oldest when the oldest of them was sent; zero if there is none.
+	// InFlight is how many messages nth-queue has received and not yet deleted. Oldest is when the oldest of them was sent; zero if it has
+	// none.
 	InFlight int
 	Oldest   time.Time
 	// Up is set if the last request for messages succeeded, or if this process makes none because another leads.
@@ -105,7 +105,7 @@ func (m *Metrics) ShowQueue(now QueueStatus) {
 	}
 }
 
-// Messages creates the counters of messages for these outcomes of Message. So Prometheus sees the first message as an increase.
+// Messages creates the counters of Message for these outcomes, at 0. So Prometheus sees the first message as an increase.
 func (m *Metrics) Messages(outcomes ...string) {
 	for _, outcome := range outcomes {
 		m.series.messages.WithLabelValues(outcome)
@@ -115,7 +115,7 @@ func (m *Metrics) Messages(outcomes ...string) {
 // Message counts a message of the queue by its outcome.
 func (m *Metrics) Message(outcome string) { m.series.messages.WithLabelValues(outcome).Inc() }
 
-// Received observes how long a message of the queue was under way. Call it only when the message is received for the first time.
+// Received observes delay, the time from a message's sending to its first receipt. Call it only for that first receipt.
 func (m *Metrics) Received(delay time.Duration) {
 	m.series.delay.Observe(max(delay, 0).Seconds()) // The clocks of SQS and of this machine may differ.
 }
