@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 )
 
-// Where the packages of nth, or operators, install its files. The first that exists counts.
+// The paths at which packages or operators install nth's files. The first that exists counts.
 var (
 	unitPaths   = []string{"/etc/systemd/system/nth.service", "/run/systemd/system/nth.service", "/usr/lib/systemd/system/nth.service", "/lib/systemd/system/nth.service"}
 	wantedPaths = []string{"/etc/systemd/system/multi-user.target.wants/nth.service", "/usr/lib/systemd/system/multi-user.target.wants/nth.service"}
@@ -20,7 +20,8 @@ type Installed struct {
 	DropIn string
 }
 
-// FindInstalled looks for nth's files below root. It does not ask systemd, so that it works while an image is built.
+// FindInstalled looks for nth's files below root, which is "/" or the root of an image that is being built. It asks no systemd: an image has
+// none that runs.
 func FindInstalled(root string) Installed {
 	return Installed{
 		Unit: firstOf(root, unitPaths), Enabled: firstOf(root, wantedPaths),
@@ -28,8 +29,8 @@ func FindInstalled(root string) Installed {
 	}
 }
 
-// firstOf returns the first path that exists below root; "" if none does. A dangling link counts as well: an absolute link in an image that is
-// being built leads to a path of the machine that builds.
+// firstOf returns the first path that exists below root; "" if none does. A symbolic link counts even if its target does not exist: an absolute
+// link in an image leads to a path of the machine that builds the image.
 func firstOf(root string, paths []string) string {
 	for _, path := range paths {
 		if _, err := os.Lstat(filepath.Join(root, path)); err == nil {

@@ -12,28 +12,28 @@ import (
 // fieldIdentifier is the journal's field for the name of the program.
 const fieldIdentifier = "SYSLOG_IDENTIFIER"
 
-// OnJournal reports whether standard error is connected to the journal, as it is in a service of systemd.
+// OnJournal reports whether standard error is connected to the journal, as it is in a service of systemd. It is false if that is unknown.
 func OnJournal() bool {
 	connected, err := journal.StderrIsJournalStream()
 	return err == nil && connected
 }
 
-// JournalHook is a logrus hook that sends entries with their fields to the journal, which ignores fields whose names have other characters than
+// JournalHook is a logrus hook that sends entries with their fields to the journal. The journal ignores a field unless its name consists of
 // capital letters, digits and underscores.
 type JournalHook struct {
 	// Identifier is the program's name, by which "journalctl -t" finds its entries.
 	Identifier string
 	// Send sends one entry. Priorities are those of syslog(3).
 	Send func(message string, priority int, fields map[string]string) error
-	// Fallback gets each entry that could not be sent, as lines that begin with "<priority>": systemd understands those on standard error.
-	// With nil, such an entry is dropped.
+	// Fallback gets each entry that could not be sent, as lines that begin with "<priority>": see Prefixed. If it is nil, such an entry is
+	// lost.
 	Fallback io.Writer
 
 	sender sender
 }
 
-// NewJournalHook returns a hook for the local journal. identifier and fallback are the fields of the same name; fallback is usually standard
-// error.
+// NewJournalHook returns a hook for the local journal. identifier and fallback are for the fields Identifier and Fallback. fallback is usually
+// standard error.
 func NewJournalHook(identifier string, fallback io.Writer) *JournalHook {
 	return &JournalHook{Identifier: identifier, Send: sendToJournal, Fallback: fallback}
 }
@@ -46,8 +46,8 @@ func sendToJournal(message string, priority int, fields map[string]string) error
 // Levels implements logrus.Hook, for all levels.
 func (h *JournalHook) Levels() []logrus.Level { return logrus.AllLevels }
 
-// Fire implements logrus.Hook. It never returns an error: what the journal refuses goes to Fallback. It waits sendTimeout at most:
-// entries for a journal that hangs are queued. Those for which the queue has no space are lost.
+// Fire implements logrus.Hook: it sends one entry, and always returns nil. An entry that the journal refuses goes to Fallback. Fire waits
+// sendTimeout at most: entries for a journal that hangs are queued. An entry for which the queue has no space is lost.
 func (h *JournalHook) Fire(entry *logrus.Entry) error {
 	message, priority := strings.TrimRight(entry.Message, "\n"), priorityOf(entry.Level)
 	fields := map[string]string{fieldIdentifier: h.Identifier}
@@ -56,7 +56,7 @@ func (h *JournalHook) Fire(entry *logrus.Entry) error {
 	}
 	h.sender.send(func() {
 		if err := h.Send(message, priority, fields); err != nil && h.Fallback != nil {
-			_, _ = io.WriteString(h.Fallback, prefixed(message, priority)) // An error of the last resort has nowhere to go.
+			_, _ = io.WriteString(h.Fallback, prefixed(message, priority)) // If the fallback fails, too, the entry is lost.
 		}
 	})
 	return nil

@@ -1,7 +1,8 @@
-// Package systemd talks to the service manager and to the journal: ready, status, watchdog, reload, and log entries with fields. It
-// also finds what is installed of nth, for an image that is built.
+// Package systemd talks to the service manager and to the journal: ready, status, watchdog, reload, and log entries with fields. It also finds
+// which of nth's files are installed, in this system or in an image that is being built.
 //
-// It knows nothing of nodes and pods. Without systemd, its functions do nothing and return no error, so that callers need not check.
+// It knows nothing of nodes and pods. Without systemd, its functions do nothing and return no error, so that callers need not check. Start with
+// Notifier, and JournalHook in journal.go.
 package systemd
 
 import (
@@ -20,12 +21,12 @@ import (
 // Notifier notifies the service manager, over the socket in $NOTIFY_SOCKET, as sd_notify(3) does. Without a socket it does
 // nothing. The zero value is ready for use, from several goroutines.
 //
-// Notifications are best effort: a service continues when nobody listens. It waits sendTimeout at most for a manager that is too busy. Such a
-// manager gets the notifications later, in sequence. Err returns the failure, for a log line that explains why systemd killed the service.
+// Notifications are best effort: a method waits sendTimeout at most for a manager that is too busy. Such a manager gets the notifications later,
+// in sequence. Err returns the failure, for a log line that explains why systemd killed the service.
 type Notifier struct {
 	mu     sync.Mutex
-	status string // the last one that was sent; "" if the next one must be sent in any case
-	err    error  // of the last notification, or why the watchdog's interval cannot be read; nil if that went well
+	status string // the last status that was sent; "" if Status must send the next one even if that is the same
+	err    error  // the result of Err
 
 	sender sender
 }
@@ -36,7 +37,7 @@ func (n *Notifier) Ready() { n.send(daemon.SdNotifyReady) }
 // Stopping reports that the service has begun to stop.
 func (n *Notifier) Stopping() { n.send(daemon.SdNotifyStopping) }
 
-// Beat feeds the watchdog. Call it at least twice in each WatchdogInterval.
+// Beat shows the watchdog that the service is alive. Call it at least twice in each WatchdogInterval.
 func (n *Notifier) Beat() { n.send(daemon.SdNotifyWatchdog) }
 
 // Reloading reports that the service has begun to reload its settings. Ready reports the end.
@@ -45,7 +46,7 @@ func (n *Notifier) Reloading() {
 	n.send(daemon.SdNotifyReloading + "\n" + strings.TrimSpace(daemon.SdNotifyMonotonicUsec()))
 }
 
-// Status sets the line that "systemctl status" shows. The same status again is not sent.
+// Status sets the line that "systemctl status" shows. It sends a status only if that differs from the last one.
 func (n *Notifier) Status(format string, args ...any) {
 	// A newline would begin another assignment.
 	status := text.Visible(strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " "), text.Line)
@@ -65,7 +66,8 @@ func (n *Notifier) Err() error {
 	return n.err
 }
 
-// WatchdogInterval returns how long systemd waits for a Beat before it kills the service; 0 if there is no watchdog.
+// WatchdogInterval returns how long systemd waits for a Beat before it kills the service; 0 if there is no watchdog, or if the interval cannot
+// be read: then Err says why.
 func (n *Notifier) WatchdogInterval() time.Duration {
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
@@ -76,48 +78,49 @@ func (n *Notifier) WatchdogInterval() time.Duration {
 	return interval
 }
 
-// send queues a state in the format of sd_notify(3), and waits a moment until it is sent. Err returns a failure until a later state is sent.
+// send queues a notification in the format of sd_notify(3), and waits up to sendTimeout until that is sent. Err returns a failure until a later
+// notification is sent.
 func (n *Notifier) send(state string) {
 	queued := n.sender.send(func() {
 		_, err := daemon.SdNotify(false, state)
 		if err != nil {
-			err = fmt.Errorf("telling systemd %q: %w", state, err)
+			err = fmt.Errorf("notifying systemd of %q: %w", state, err)
 		}
-		n.sent(err)
+		n.remember(err)
 	})
 	if !queued {
-		n.sent(fmt.Errorf("telling systemd %q: it has not read the last %d notifications", state, maxQueued))
+		n.remember(fmt.Errorf("notifying systemd of %q: it has not read the last %d notifications", state, maxQueued))
 	}
 }
 
-// sent remembers how a notification ended.
-func (n *Notifier) sent(err error) {
+// remember keeps the result of a notification for Err; nil if it was sent.
+func (n *Notifier) remember(err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.err = err
 	if err != nil {
-		n.status = "" // The status may be what was lost: Status must send the same one again.
+		n.status = "" // The lost notification may be the status: Status must send the same one again.
 	}
 }
 
 // journalSocket is where the journal receives entries with fields.
 const journalSocket = "/run/systemd/journal/socket"
 
-// AwaitJournal waits, up to the limit, until the journal has processed the entries that were sent so far. A process calls it before it
+// AwaitJournal waits, up to the limit, until the journal has processed the entries that this process has sent. A process calls it before it
 // exits: the journal asks the kernel which unit a sender belongs to. If the sender has exited already, "journalctl -u" does not show its
 // last entries, which say why the unit has failed.
 //
-// The journal receives one datagram after another, and ignores empty ones. So AwaitJournal sends an empty one. When the journal has received
-// it, it has processed all before.
+// The journal receives one datagram after another, and ignores empty ones. So AwaitJournal sends an empty datagram. Once the journal has
+// received that, it has processed all entries from before.
 func AwaitJournal(limit time.Duration) {
 	deadline := time.Now().Add(limit)
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram"})
 	if err != nil {
 		return // Waiting is best effort, here and below.
 	}
-	defer func() { _ = conn.Close() }() // Nothing is left to be sent.
+	defer func() { _ = conn.Close() }()
 	if conn.SetWriteDeadline(deadline) != nil {
-		return
+		return // Without a deadline, a journal that hangs would block the exit.
 	}
 	if _, _, err := conn.WriteMsgUnix(nil, nil, &net.UnixAddr{Name: journalSocket, Net: "unixgram"}); err != nil {
 		return // There is no journal, or it hangs.
@@ -127,7 +130,8 @@ func AwaitJournal(limit time.Duration) {
 	}
 }
 
-// unreceived returns how many bytes of those sent over conn the receiver has not read yet; 0 if that is unknown.
+// unreceived returns a number that is positive while the receiver has yet to read a datagram that was sent over conn; 0 if that is unknown.
+// An empty datagram counts, as the kernel counts its own overhead (SIOCOUTQ).
 func unreceived(conn *net.UnixConn) (left int) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

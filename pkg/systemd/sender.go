@@ -6,24 +6,25 @@ import (
 )
 
 const (
-	// sendTimeout is how long a caller of send waits until its datagram is sent, which usually takes microseconds.
+	// sendTimeout is how long send waits for its datagram, which usually takes microseconds.
 	sendTimeout = 100 * time.Millisecond
 	// maxQueued is how many datagrams are queued: more than the drain of a full node logs.
 	maxQueued = 1024
 )
 
-// sender sends datagrams to one receiver, one at a time and in sequence. It keeps its callers from being blocked by a receiver that hangs:
-// such a receiver's socket buffer takes some datagrams more, and then blocks every writer. The zero value is ready for use.
+// sender sends datagrams to one receiver, one at a time and in sequence. A receiver that hangs does not block the callers of sender: a socket
+// takes a few datagrams for such a receiver, and then blocks every writer. The zero value is ready for use.
 //
-// Usually a datagram is sent when send returns, so that a crash loses nothing. No caller waits while another datagram is under way.
+// Usually a datagram is sent when send returns, so that a crash loses nothing. Only the first caller waits for a receiver that hangs. While its
+// datagram is under way, other callers only queue theirs.
 type sender struct {
 	mu     sync.Mutex
 	queued int           // datagrams that are not sent yet
-	last   chan struct{} // closed once the last of them is sent
+	last   chan struct{} // closed once the datagram that was queued last is sent; nil before the first
 }
 
-// send queues a datagram, and waits up to sendTimeout until it is sent. transmit sends it to the receiver. If maxQueued are queued, this one is
-// lost: then queued is false.
+// send queues a datagram, which transmit sends in a goroutine of its own once all earlier datagrams are sent. If no other datagram is queued,
+// send waits up to sendTimeout for transmit to return. If maxQueued are queued already, the datagram is lost, and queued is false.
 func (s *sender) send(transmit func()) (queued bool) {
 	s.mu.Lock()
 	if s.queued >= maxQueued {
@@ -33,7 +34,7 @@ func (s *sender) send(transmit func()) (queued bool) {
 	before, sent := s.last, make(chan struct{})
 	s.last = sent
 	s.queued++
-	first := s.queued == 1
+	alone := s.queued == 1
 	s.mu.Unlock()
 	go func() {
 		if before != nil {
@@ -45,7 +46,7 @@ func (s *sender) send(transmit func()) (queued bool) {
 		s.mu.Unlock()
 		close(sent)
 	}()
-	if first {
+	if alone {
 		select {
 		case <-sent:
 		case <-time.After(sendTimeout):
