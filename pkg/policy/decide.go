@@ -13,18 +13,20 @@ import (
 type want int
 
 const (
-	// nothing: what was done for the event is taken back.
-	nothing want = iota
-	// released: somebody has lifted its cordon. Nothing is taken back for it, and it keeps no other event from doing so.
-	released
-	// unchanged: what was done stays, and nothing new begins.
-	unchanged
-	cordoned
-	drained
+	// wantNothing: what was done for the event is taken back.
+	wantNothing want = iota
+	// wantReleased: an operator has uncordoned the node during the event. Nothing is taken back for this event, and another event may have the
+	// node uncordoned.
+	wantReleased
+	// wantUnchanged: what was done stays, and nothing new begins.
+	wantUnchanged
+	// wantCordoned and wantDrained: the node is to be cordoned, or cordoned and drained.
+	wantCordoned
+	wantDrained
 )
 
-// Fold brings the record up to date with what is announced and what is known of the node, and returns the entries that
-// change. It takes an entry at most one phase further: call it until nothing changes.
+// Fold compares the record with what is announced and what is known of the node. It returns the entries that have to change, as they should be.
+// It takes an entry at most one phase further: the caller records the entries, and calls Fold again until it returns none.
 func (s Settings) Fold(sit Situation) []state.Entry {
 	before := sit.Past
 	var changed []state.Entry
@@ -40,7 +42,7 @@ func (s Settings) Fold(sit Situation) []state.Entry {
 	return changed
 }
 
-// update returns the recorded entries with what the sources report now, and new entries for events that are not in the record.
+// update returns the recorded entries with what the sources report now (past), and entries for the events that the record lacks (added).
 func (s Settings) update(sit Situation) (past, added []state.Entry) {
 	past = slices.Clone(sit.Past)
 	for _, kind := range event.AllKinds() {
@@ -53,16 +55,18 @@ func (s Settings) update(sit Situation) (past, added []state.Entry) {
 		}
 	}
 	for i, e := range past {
-		_, known := sit.Known[e.Event.Kind] // Before the first good look for its kind, no event is missing.
-		if known && e.Phase != state.Closed && !sit.listed(e.Event) && (e.Missing.IsZero() || e.Missing.After(sit.Now)) {
-			past[i].Missing = sit.Now // Never in the future: the clock of an earlier boot may have been ahead.
+		if e.Phase == state.Closed || !sit.missing(e.Event) {
+			continue
+		}
+		// A time in the future is from an earlier boot, whose clock was ahead.
+		if e.Missing.IsZero() || e.Missing.After(sit.Now) {
+			past[i].Missing = sit.Now
 		}
 	}
 	return past, added
 }
 
-// worthRecording reports whether an event that is not in the record belongs there: one that is over already, or that the rules
-// ignore, does not.
+// worthRecording reports whether an announced event gets an entry: not if the event is over already, or if the rules ignore it.
 func (s Settings) worthRecording(ev event.Event) bool {
 	return ev.State != event.Canceled && ev.State != event.Completed && !s.Ignores(state.Entry{Event: ev})
 }
@@ -72,124 +76,136 @@ func newEntry(sit Situation, ev event.Event) state.Entry {
 	return state.Entry{Event: ev, Phase: state.Seen, BootID: sit.BootID, FirstSeen: sit.Now, Changed: sit.Now}
 }
 
-// updateEntry returns an entry with what its event's source reports now. An event that was given up and is announced again is another one.
+// updateEntry returns an entry with its event as the source reports the event now, which is ev. A closed entry stays as it is, or is replaced by a
+// new entry if ev counts as another event.
 func (s Settings) updateEntry(sit Situation, e state.Entry, ev event.Event) state.Entry {
 	if e.Phase == state.Closed {
-		if s.givenUp(e) && s.worthRecording(ev) {
+		if s.beginsAgain(e) && s.worthRecording(ev) {
 			return newEntry(sit, ev)
 		}
 		return e
 	}
-	if e.Acted() || ev.Instance == "" { // When the action began depends on the instance as it was known then.
+	if e.Acted() || ev.Instance == "" { // The time to act depends on the instance: after the action began it must not change.
 		ev.Instance = e.Event.Instance
 	}
 	if e.Event.Kind == event.SpotInterruption || e.Event.Kind == event.RebalanceRecommendation {
-		// amazon-ec2-metadata-mock computes the time again at each look. Only a nearer one is news.
+		// amazon-ec2-metadata-mock reports a later deadline at each look. Only a nearer deadline counts.
 		ev.Noticed, ev.Deadline = e.Event.Noticed, soonest(e.Event.Deadline, ev.Deadline)
 	}
 	e.Missing = time.Time{}
-	if !sameEvent(e.Event, ev) {
+	if !sameEvent(e.Event, ev) { // The same time in another zone would make the entry differ.
 		e.Event = ev
 	}
 	return e
 }
 
-// givenUp reports whether a closed entry's event counts as another event when it is announced again.
-func (s Settings) givenUp(e state.Entry) bool {
+// beginsAgain reports whether a closed entry's event counts as another event if it is announced now.
+func (s Settings) beginsAgain(e state.Entry) bool {
 	switch e.Ending {
-	case state.Rebooted: // EC2's lists of maintenance lag behind.
+	case state.Rebooted: // EC2 still lists maintenance for a while after the reboot.
 		return e.Event.Kind != event.ScheduledMaintenance
-	case state.Expired: // CordonFor limits cordons only.
+	case state.Expired: // The cordon is not set a second time. But if the rules now ask for a drain, that has no time to live.
 		return s.plan(e).action == Drain
 	case state.Withdrawn, state.Canceled, state.Completed, state.Ignored:
 	}
 	return true
 }
 
-// next takes an entry that is not closed one phase further, if that is what the situation says.
+// next takes an entry that is not closed one phase further, if the situation asks for that.
 func (s Settings) next(sit Situation, e state.Entry) state.Entry {
 	switch s.want(sit, e) {
-	case nothing:
-		return s.release(sit, e)
-	case cordoned:
+	case wantNothing:
+		return s.takeBack(sit, e)
+	case wantCordoned:
 		return s.advance(sit, e, state.Cordoning)
-	case drained:
+	case wantDrained:
 		return s.advance(sit, e, state.Draining)
-	case released:
+	case wantReleased:
 		if e.UnderWay() || e.Phase == state.Undoing {
-			return enter(sit, state.Cordoned, e) // Its part is over: operators decided about the cordon.
+			return enter(sit, state.Cordoned, e) // Nothing more is done for the event: operators decided about the cordon.
 		}
-	case unchanged: // Nothing new begins.
+	case wantUnchanged: // Nothing new begins.
 	}
 	return e
 }
 
-// advance takes an entry that wants the node closed further: it begins the work, or takes in how far the guard has come with it. Work is recorded
-// before it begins, with OnNode, so that the next process knows of it.
+// phasesOf has, for each work, the phases of an entry whose work has begun or is over.
+var phasesOf = map[state.Phase][]state.Phase{
+	state.Cordoning: {state.Cordoning, state.Cordoned},
+	state.Draining:  {state.Draining, state.Drained, state.Incomplete},
+}
+
+// advance takes an entry that wants work, which is Cordoning or Draining, one phase further. It begins the work, or takes over from the guard's
+// report that the node is closed or drained, or ends the work when its time is over.
 //
-// A node that operators want left alone is neither drained nor out of time. When they no longer want that, the work begins again.
+// The beginning is recorded with OnNode before anything is done, so that the next process knows of it. While the node is left alone, the phase
+// stays. When operators allow the work again, it begins again.
 func (s Settings) advance(sit Situation, e state.Entry, work state.Phase) state.Entry {
-	node := sit.node(e)
-	alone := sit.leftAlone(e, work)
-	again := e.LeftAlone && !alone
+	node := sit.nodeFor(e)
+	leftAlone := sit.leftAlone(e, work)
+	allowedAgain := e.LeftAlone && !leftAlone
+	begun := slices.Contains(phasesOf[work], e.Phase)
 	e = noteCordon(sit, e)
-	draining := e.Phase == state.Draining || e.Phase == state.Drained || e.Phase == state.Incomplete
-	cordoning := e.Phase == state.Cordoning || e.Phase == state.Cordoned
 	switch {
-	case work == state.Draining && !draining, work == state.Cordoning && !cordoning, again && e.Phase != work:
+	case !begun, allowedAgain && e.Phase != work:
 		e = enter(sit, work, e)
 		e.OnNode, e.BootID, e.ActedFor = true, sit.BootID, cmp.Or(s.plan(e).start, sit.Now)
-	case alone: // It stays.
-	case again: // An event whose time is over gets its overtime from now on.
+	case leftAlone: // The phase stays.
+	case allowedAgain: // The work counts as begun now, so that an event whose time is over gets its overtime.
 		e.Changed = sit.Now
 	case e.Phase == state.Cordoning && node.Closed:
 		e = enter(sit, state.Cordoned, e)
-	case e.Phase == state.Draining || e.Phase == state.Incomplete:
-		if node.Drained {
-			e = enter(sit, state.Drained, e)
-		} else if e.Phase == state.Draining && s.timeIsOver(sit, e) {
-			e = enter(sit, state.Incomplete, e)
-		}
+	case (e.Phase == state.Draining || e.Phase == state.Incomplete) && node.Drained:
+		e = enter(sit, state.Drained, e)
+	case e.Phase == state.Draining && s.timeIsOver(sit, e):
+		e = enter(sit, state.Incomplete, e)
 	}
-	e.LeftAlone = alone
+	e.LeftAlone = leftAlone
 	return e
 }
 
-// noteCordon sets in an entry since when the node is cordoned for it. If operators lifted the cordon for this event, the node may still be closed for
-// others; that does not count.
+// noteCordon returns an entry with the time since when the node is cordoned for it, if the guard reports the node closed for the first time. A
+// released entry gets none: the node is closed for other events then.
 func noteCordon(sit Situation, e state.Entry) state.Entry {
-	node := sit.node(e)
-	if node.Closed && e.CordonedAt.IsZero() && e.Acted() && e.Phase != state.Undoing && !e.Released() {
+	node := sit.nodeFor(e)
+	wantsCordon := e.Acted() && e.Phase != state.Undoing && !e.Released()
+	if node.Closed && wantsCordon && e.CordonedAt.IsZero() {
 		e.CordonedAt, e.CordonStamp = sit.Now, node.CordonStamp
 	}
 	return e
 }
 
-// release closes an entry that wants nothing of the node, or puts it back to its beginning if its event still stands. Before
-// that, what is on the node for it has to be taken back, unless another event needs it.
-func (s Settings) release(sit Situation, e state.Entry) state.Entry {
+// takeBack takes an entry that wants nothing of the node one phase further. First the node is uncordoned, unless another event needs the cordon.
+// Then the entry is closed if its event has an ending, or else reset.
+func (s Settings) takeBack(sit Situation, e state.Entry) state.Entry {
 	ending := s.ending(sit, e)
 	switch {
-	case e.OnNode && !s.heldByOther(sit, e):
+	case e.OnNode && !s.neededByOther(sit, e):
 		return enter(sit, state.Undoing, e)
 	case ending != "":
-		e = enter(sit, state.Closed, e)
-		e.Ending, e.OnNode, e.Result = ending, false, nil
-	case e.Acted():
-		e = reset(sit, e)
+		return closeEntry(sit, e, ending)
+	case e.Acted(): // The event still stands, and is due later or asks for less.
+		return reset(sit, e)
 	}
 	return e
 }
 
-// reset puts an entry back to its beginning: the node is acted upon again when its time comes, and a reboot before that is not the
-// announced one.
+// closeEntry closes an entry whose event has an ending, and for which nothing is left to take back.
+func closeEntry(sit Situation, e state.Entry, ending state.Ending) state.Entry {
+	e = enter(sit, state.Closed, e)
+	e.Ending, e.OnNode, e.Result = ending, false, nil
+	return e
+}
+
+// reset puts an entry back to Seen: the node is acted upon again when the time for that comes. Until that time, a reboot does not count as the
+// announced one, since survived needs an entry that was acted upon.
 func reset(sit Situation, e state.Entry) state.Entry {
 	e = enter(sit, state.Seen, e)
 	e.Result, e.CordonedAt, e.CordonStamp, e.ReleasedAt, e.OnNode = nil, time.Time{}, time.Time{}, time.Time{}, false
 	return e
 }
 
-// enter sets an entry's phase, and clears what belonged to the one before.
+// enter sets an entry's phase, and clears what belonged to the phase before.
 func enter(sit Situation, phase state.Phase, e state.Entry) state.Entry {
 	if e.Phase == phase {
 		return e
@@ -198,21 +214,22 @@ func enter(sit Situation, phase state.Phase, e state.Entry) state.Entry {
 	return e
 }
 
-// heldByOther reports whether an event other than the entry's needs what is on the node.
-func (s Settings) heldByOther(sit Situation, e state.Entry) bool {
+// neededByOther reports whether an event other than the entry's needs the cordon.
+func (s Settings) neededByOther(sit Situation, e state.Entry) bool {
 	return slices.ContainsFunc(sit.Past, func(other state.Entry) bool {
-		return other.Event.ID != e.Event.ID && s.holds(sit, other)
+		return other.Event.ID != e.Event.ID && s.needsCordon(sit, other)
 	})
 }
 
-// holds reports whether an entry's event needs what is on the node. It does not once its cordon was lifted, even if its drain
-// continues.
-func (s Settings) holds(sit Situation, e state.Entry) bool {
-	return !e.Released() && s.want(sit, e) >= unchanged
+// needsCordon reports whether an entry's event needs the cordon. A released entry does not, even if its drain continues.
+func (s Settings) needsCordon(sit Situation, e state.Entry) bool {
+	return !e.Released() && s.want(sit, e) >= wantUnchanged
 }
 
-// Undone returns the entries that change when an uncordon has taken everything of ours off the node. overruled: the uncordon found that an
-// operator had lifted our cordon. That counts for each event that the node was closed for, even one that came back meanwhile.
+// Undone returns the entries that change, as they should be, once an uncordon has taken everything that nth set off the node.
+//
+// overruled: the uncordon found that an operator had uncordoned the node. That releases each event that the node was closed for, even one that
+// was announced again meanwhile.
 func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
 	var changed []state.Entry
 	for _, e := range sit.Past {
@@ -223,12 +240,11 @@ func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
 		ending, want := s.ending(sit, e), s.want(sit, e)
 		switch {
 		case ending != "":
-			e = enter(sit, state.Closed, e)
-			e.Ending, e.Result = ending, nil
-		case e.Released() && want >= released:
-		case overruled && want >= cordoned && !e.CordonedAt.IsZero():
+			e = closeEntry(sit, e, ending)
+		case e.Released() && want >= wantReleased: // It stays released.
+		case overruled && want >= wantCordoned && !e.CordonedAt.IsZero():
 			e.ReleasedAt = sit.Now
-		default:
+		default: // If the event still wants a cordon, that begins again.
 			e = reset(sit, e)
 		}
 		changed = append(changed, e)
@@ -236,14 +252,19 @@ func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
 	return changed
 }
 
-// Release returns the entries that change when an operator has uncordoned the node. These are the entries of the events for which the node was
-// cordoned: CordonedAt is set, or the claim on the Node names the event (inClaim). A claim that is older than a recorded uncordon does not
-// count: its events may have been announced again.
+// Release returns the entries that change, as they should be, when an operator has uncordoned the node: those of the events that the node was
+// cordoned for. An entry shows that by CordonedAt. The claim on the Node shows it for an event if inClaim reports true.
+//
+// A claim that is older than an uncordon in the record does not count: its events may have been announced again since.
 func Release(sit Situation, inClaim func(event string) bool, claimedAt time.Time) []state.Entry {
 	claimIsOld := slices.ContainsFunc(sit.Past, func(e state.Entry) bool { return e.ReleasedAt.After(claimedAt) })
 	var changed []state.Entry
 	for _, e := range sit.Past {
-		if e.Acted() && !e.Released() && (!e.CordonedAt.IsZero() || inClaim(e.Event.ID) && !claimIsOld) {
+		if !e.Acted() || e.Released() {
+			continue
+		}
+		cordoned := !e.CordonedAt.IsZero() || inClaim(e.Event.ID) && !claimIsOld
+		if cordoned {
 			e.ReleasedAt = sit.Now
 			changed = append(changed, e)
 		}
@@ -258,9 +279,9 @@ func (s Settings) Decide(sit Situation) Goal {
 	for _, e := range sit.Past {
 		revisit = soonest(revisit, s.revisit(sit, e))
 		switch want := s.want(sit, e); {
-		case want >= cordoned:
+		case want >= wantCordoned:
 			wanting = append(wanting, e)
-		case e.Phase == state.Undoing && want == nothing:
+		case e.Phase == state.Undoing && want == wantNothing:
 			undoing = append(undoing, e)
 		}
 	}
@@ -268,49 +289,66 @@ func (s Settings) Decide(sit Situation) Goal {
 	if len(undoing) > 0 {
 		goal = s.opening(sit, undoing)
 	}
-	// If operators have lifted the cordon for all events that are drained for, the one on the node is that of an event that is over.
-	lifts := goal.Action == Uncordon && !slices.ContainsFunc(wanting, func(e state.Entry) bool { return !e.Released() })
-	if len(wanting) > 0 && !lifts {
+	// If all events in wanting are released, the cordon on the node is that of an event that is over. It is taken back first.
+	uncordonFirst := goal.Action == Uncordon && allReleased(wanting)
+	if len(wanting) > 0 && !uncordonFirst {
 		goal = s.closing(sit, wanting)
 	}
 	goal.Revisit = revisit
 	return goal
 }
 
-// closing is the goal of the entries that want the node closed: those in wanting, at least one.
+// allReleased reports whether operators have uncordoned the node for all of some entries.
+func allReleased(entries []state.Entry) bool {
+	return !slices.ContainsFunc(entries, func(e state.Entry) bool { return !e.Released() })
+}
+
+// closing returns the goal Cordon or Drain for the entries in wanting, which want the node closed. At least one entry is needed.
 func (s Settings) closing(sit Situation, wanting []state.Entry) Goal {
 	slices.SortFunc(wanting, s.Urgency)
-	// The annotation on the Node names an event whose cordon nobody has lifted, if there is one.
+	// The claim on the Node names an event that is not released, if there is one.
 	first := wanting[max(slices.IndexFunc(wanting, func(e state.Entry) bool { return !e.Released() }), 0)]
 	goal := Goal{Action: Cordon, Event: first.Event, Close: !first.Released(), Reason: first.Event.Summary()}
-	var hard, hardEnds, softEnds []time.Time
-	before, all := time.Time{}, true
+	var draining []state.Entry
 	for _, e := range wanting {
 		goal.Events = append(goal.Events, e.Event.ID)
-		if s.want(sit, e) != drained { // The rest concerns drains only.
-			continue
-		}
-		goal.Action = Drain
-		before, all = latest(before, cmp.Or(e.CordonStamp, latest(e.FirstSeen, e.CordonedAt))), all && e.Released()
-		if p := s.plan(e); p.hard {
-			hard, hardEnds = append(hard, p.deadline), append(hardEnds, s.timeEnds(e))
-		} else {
-			goal.Soft, softEnds = soonest(goal.Soft, p.deadline), append(softEnds, s.timeEnds(e))
+		if s.want(sit, e) == wantDrained {
+			draining = append(draining, e)
 		}
 	}
-	if all { // Operators have uncordoned the node for all. Without an entry to drain for, before is zero.
-		goal.Before = before
+	if len(draining) == 0 {
+		return goal
 	}
-	goal.Hard = nearest(sit.Now, hard)
-	if goal.Hard.IsZero() {
-		hardEnds = append(hardEnds, softEnds...)
+	goal.Action = Drain
+	goal.Hard, goal.Soft, goal.TimeEnds = s.deadlines(sit.Now, draining)
+	if allReleased(draining) {
+		for _, e := range draining {
+			cordoned := cmp.Or(e.CordonStamp, latest(e.FirstSeen, e.CordonedAt))
+			goal.Before = latest(goal.Before, cordoned)
+		}
 	}
-	goal.TimeEnds = nearest(sit.Now, hardEnds)
 	return goal
 }
 
-// nearest returns which of some deadlines counts: the nearest, or of those that are still to come the nearest, as the machine has survived the
-// others. Zero means none.
+// deadlines returns Goal.Hard, Goal.Soft and Goal.TimeEnds for the entries that the node is drained for.
+func (s Settings) deadlines(now time.Time, draining []state.Entry) (hard, soft, timeEnds time.Time) {
+	var hardDeadlines, hardEnds, softEnds []time.Time
+	for _, e := range draining {
+		if p := s.plan(e); p.hard {
+			hardDeadlines, hardEnds = append(hardDeadlines, p.deadline), append(hardEnds, s.timeEnds(e))
+		} else {
+			soft, softEnds = soonest(soft, p.deadline), append(softEnds, s.timeEnds(e))
+		}
+	}
+	hard = nearest(now, hardDeadlines)
+	if hard.IsZero() {
+		return hard, soft, nearest(now, softEnds)
+	}
+	return hard, soft, nearest(now, hardEnds)
+}
+
+// nearest returns the nearest of the deadlines that are still to come, as the machine has survived the others. If all have passed, it returns the
+// first one. Zero means no deadline.
 func nearest(now time.Time, deadlines []time.Time) time.Time {
 	var first, ahead time.Time
 	for _, d := range deadlines {
@@ -322,22 +360,23 @@ func nearest(now time.Time, deadlines []time.Time) time.Time {
 	return cmp.Or(ahead, first)
 }
 
-// opening is the goal of the entries for which the node is to be opened: Uncordon, or Wait during the pause after an attempt that failed.
+// opening returns the goal Uncordon for the entries in undoing, or Wait during the pause after an attempt to uncordon that failed.
 func (s Settings) opening(sit Situation, undoing []state.Entry) Goal {
 	slices.SortFunc(undoing, s.Urgency)
 	first := undoing[0]
 	goal := Goal{Action: Uncordon, Event: first.Event, Reason: s.undoReason(first, s.ending(sit, first))}
 	for _, e := range undoing {
 		goal.Events = append(goal.Events, e.Event.ID)
-		if e.Error != "" && e.Changed.Add(uncordonPause).After(sit.Now) {
+		failedLately := e.Error != "" && e.Changed.Add(uncordonPause).After(sit.Now)
+		if failedLately {
 			return Goal{Action: Wait}
 		}
 	}
 	return goal
 }
 
-// Urgency compares entries, the most urgent first: drains before the others, hard deadlines before soft ones, then the nearest
-// deadline.
+// Urgency compares entries for sorting, the most urgent first: drains before other actions, hard deadlines before soft ones, then the nearest
+// deadline. The event's kind and ID decide between entries that are equally urgent.
 func (s Settings) Urgency(a, b state.Entry) int {
 	rank := func(e state.Entry) int {
 		switch p := s.plan(e); {
@@ -356,7 +395,7 @@ func (s Settings) Urgency(a, b state.Entry) int {
 	)
 }
 
-// byDeadline compares deadlines: the nearest comes first, and zero, which is no deadline, last.
+// byDeadline compares deadlines for sorting: the nearest comes first, and zero, which is no deadline, last.
 func byDeadline(a, b time.Time) int {
 	if a.Equal(b) {
 		return 0
@@ -366,42 +405,45 @@ func byDeadline(a, b time.Time) int {
 	return 1
 }
 
-// want is what an entry's event wants of the node now.
+// want returns what an entry's event wants of the node now.
 func (s Settings) want(sit Situation, e state.Entry) want {
 	if s.ending(sit, e) != "" || s.rescheduled(sit, e) {
-		return nothing
+		return wantNothing
 	}
 	p := s.plan(e)
-	level := map[Action]want{Cordon: cordoned, Drain: drained}[p.action] // nothing for all other actions
+	level := map[Action]want{Cordon: wantCordoned, Drain: wantDrained}[p.action] // wantNothing for all other actions
+	notDue := !e.Acted() && p.start.After(sit.Now)
+	drainContinues := e.Phase == state.Draining && level == wantDrained // with the pods from before the uncordon, if operators uncordon the node
 	switch {
-	case level == nothing, !e.Acted() && p.start.After(sit.Now):
-		return nothing
-	case e.Released() && (e.Phase != state.Draining || level != drained): // A drain under way continues with the pods from before.
-		return released
-	case sit.attested(e):
+	case level == wantNothing || notDue:
+		return wantNothing
+	case e.Released() && !drainContinues:
+		return wantReleased
+	case sit.confirmed(e):
 		return level
-	// From here on it is uncertain whether the event is still to come.
-	case !e.Acted():
-		return nothing
-	case e.BootID != sit.BootID || e.Phase == state.Undoing: // It may be over.
-		return unchanged
+	// In the cases that follow, it is uncertain whether the event is still to come.
+	case !e.Acted(): // Nothing begins.
+		return wantNothing
+	case e.BootID != sit.BootID || e.Phase == state.Undoing: // The event may be over.
+		return wantUnchanged
 	case e.Phase == state.Cordoning || e.Phase == state.Cordoned: // No drain begins.
-		return cordoned
+		return wantCordoned
 	}
-	return level // The drain continues until the event counts as withdrawn.
+	return level // A drain continues until the event counts as withdrawn.
 }
 
-// attested reports whether there is enough evidence that an entry's event is still to come, so that work may begin for it: the last good look at
-// its source found it. Before the first good look since the start, the record is enough for work that was begun, unless the event was missing, or
-// is from before a reboot that may have been what was announced.
-func (sit Situation) attested(e state.Entry) bool {
+// confirmed reports whether there is enough evidence that an entry's event is still to come, so that work for it may begin. After a good look
+// at its source, that look decides. Before the first good look since the start, the record decides.
+func (sit Situation) confirmed(e state.Entry) bool {
 	if _, known := sit.Known[e.Event.Kind]; known {
 		return sit.listed(e.Event)
 	}
-	return e.Missing.IsZero() && e.Acted() && (e.BootID == sit.BootID || e.Event.Deadline.After(sit.Now))
+	// A reboot since the work began may have been what was announced, unless the deadline is still to come.
+	stillToCome := e.BootID == sit.BootID || e.Event.Deadline.After(sit.Now)
+	return e.Acted() && e.Missing.IsZero() && stillToCome
 }
 
-// ending says why an entry's event no longer stands; empty if it stands.
+// ending returns why an entry's event no longer stands; "" if it stands.
 func (s Settings) ending(sit Situation, e state.Entry) state.Ending {
 	switch {
 	case e.Phase == state.Closed:
@@ -418,27 +460,32 @@ func (s Settings) ending(sit Situation, e state.Entry) state.Ending {
 	if expires := s.expires(e); !expires.IsZero() && !sit.Now.Before(expires) {
 		return state.Expired
 	}
-	// While looks fail, the event is not withdrawn: only what a good look has said counts.
-	if !e.Missing.IsZero() && !sit.knownUntil(e.Event.Kind).Before(e.Missing.Add(s[e.Event.Kind].WithdrawnAfter)) {
-		return state.Withdrawn
+	if e.Missing.IsZero() {
+		return ""
 	}
-	return ""
+	// While looks fail, the event is not withdrawn: only the time until the last good look counts.
+	withdrawn := e.Missing.Add(s[e.Event.Kind].WithdrawnAfter)
+	if sit.knownUntil(e.Event.Kind).Before(withdrawn) {
+		return ""
+	}
+	return state.Withdrawn
 }
 
-// expires is when an entry's cordon has been set for as long as the rule's CordonFor; zero is never. A cordon keeps its age while it is being
-// lifted. One that was never set has none.
+// expires returns when an entry's cordon has been set for as long as the rule's CordonFor; zero means never. The time does not change while the
+// cordon is being taken back (Undoing), so that the event keeps its ending.
 func (s Settings) expires(e state.Entry) time.Time {
 	rule := s[e.Event.Kind]
-	limited := (e.Phase == state.Cordoned || e.Phase == state.Undoing) && !e.CordonedAt.IsZero()
-	if !limited || rule.CordonFor <= 0 || s.plan(e).action != Cordon {
+	cordoned := (e.Phase == state.Cordoned || e.Phase == state.Undoing) && !e.CordonedAt.IsZero()
+	limited := s.plan(e).action == Cordon && rule.CordonFor > 0
+	if !cordoned || !limited {
 		return time.Time{}
 	}
 	return e.CordonedAt.Add(rule.CordonFor)
 }
 
-// revisit is when the policy may decide otherwise about an entry without news; zero is never.
+// revisit returns when the policy may decide otherwise about an entry only because time has passed; zero means never.
 func (s Settings) revisit(sit Situation, e state.Entry) time.Time {
-	if s.ending(sit, e) != "" { // That stays so.
+	if s.ending(sit, e) != "" { // Time does not change an ending.
 		return time.Time{}
 	}
 	p := s.plan(e)
@@ -458,8 +505,8 @@ func (s Settings) revisit(sit Situation, e state.Entry) time.Time {
 	return next
 }
 
-// knownUntil is the time until which what a kind's source reported last is known to hold: now or, while looks fail, the last
-// good look. It is zero before the first good look.
+// knownUntil returns until when Known is known to hold for a kind: now or, while looks fail, the time of the last good look. It is zero before the
+// first good look.
 func (sit Situation) knownUntil(kind event.Kind) time.Time {
 	if good, failing := sit.Failing[kind]; failing {
 		return good
@@ -470,28 +517,38 @@ func (sit Situation) knownUntil(kind event.Kind) time.Time {
 	return time.Time{}
 }
 
-// survived reports whether the machine is back from what the entry's event announced. The boot ID proves that there was a
-// reboot; whether it was the announced one depends on the kind.
+// survived reports whether the machine is back from what the entry's event announced. The boot ID proves a reboot. Whether that was the announced
+// one depends on the kind.
 func (sit Situation) survived(e state.Entry) bool {
 	if e.BootID == sit.BootID {
 		return false
 	}
-	if e.Event.Kind.Local() { // It announced this reboot itself.
+	if e.Event.Kind.Local() { // The machine itself announced this reboot.
 		return true
 	}
-	_, known := sit.Known[e.Event.Kind]
-	reboots := e.Event.Kind == event.ScheduledMaintenance && (e.Event.Code == "system-reboot" || e.Event.Code == "instance-reboot")
-	over := !e.Event.Deadline.IsZero() && sit.Now.After(e.Event.Deadline) && known && !sit.listed(e.Event)
-	return e.Acted() && (reboots || over) // A reboot ends even if it is still listed: EC2's list lags behind.
+	if !e.Acted() {
+		return false
+	}
+	if e.Event.Kind == event.ScheduledMaintenance && (e.Event.Code == "system-reboot" || e.Event.Code == "instance-reboot") {
+		return true // Even if the reboot is still listed: EC2's list lags behind.
+	}
+	deadlinePassed := !e.Event.Deadline.IsZero() && sit.Now.After(e.Event.Deadline)
+	return deadlinePassed && sit.missing(e.Event)
 }
 
-// listed reports whether the last good look found the event.
+// listed reports whether the last good look found the event; false before the first good look.
 func (sit Situation) listed(ev event.Event) bool {
 	return slices.ContainsFunc(sit.Known[ev.Kind], func(known event.Event) bool { return known.ID == ev.ID })
 }
 
-// rescheduled reports whether an entry's event, for which the node has been acted upon, is now due at a later time that is still
-// to come: its document has moved it, or the settings give it another lead.
+// missing reports whether the last good look did not find the event; false before the first good look.
+func (sit Situation) missing(ev event.Event) bool {
+	_, known := sit.Known[ev.Kind]
+	return known && !sit.listed(ev)
+}
+
+// rescheduled reports whether the node was acted upon for an entry's event that is now due at a later time, which is still to come. Its source has
+// moved the event, or the settings have another lead.
 func (s Settings) rescheduled(sit Situation, e state.Entry) bool {
 	start := s.plan(e).start
 	return e.Acted() && start.After(e.ActedFor) && start.After(sit.Now)

@@ -1,8 +1,17 @@
 // Package policy decides, and does nothing else.
 //
-// It is pure: from the time, the announced events, the record, the state of the node and the settings it derives what the
-// record should say (Fold) and the one goal for the node (Decide), with the reason in words. It reads no clock, calls
-// nothing and remembers nothing, so that the same situation gives the same goal after a crash, an upgrade or a reboot.
+// It is pure: a Situation and the Settings go in. Fold derives what the record should say, and Decide the one goal for the node. The package
+// reads no clock, calls nothing and remembers nothing, so that the same situation gives the same goal after a crash, an upgrade or a reboot.
+//
+// The package uses these terms:
+//   - A look reads a source of events once. It is good if the source answered, and then it says which events are announced.
+//   - An event stands until it has an ending: it was withdrawn, canceled or completed, or the machine has survived it.
+//   - The guard is pkg/drain's work on the node: it closes the node (cordons it), evicts pods, and reports the node's state.
+//   - A cordon of ours was set by nth, for one or more events. Each of these entries has OnNode set until the cordon is taken back.
+//   - An entry is released once an operator has uncordoned the node during its event.
+//   - An entry is left alone while an annotation on the node forbids its work.
+//
+// A newcomer starts at Settings.want: it says what one event wants of the node.
 package policy
 
 import (
@@ -84,45 +93,48 @@ type Settings map[event.Kind]Rule
 type Situation struct {
 	Now    time.Time
 	BootID string
-	// Known is what the source of each kind reported last. A kind without a good look since the start has no key:
-	// unknown is different from none.
+	// Known has the events of each kind that the last good look found. A kind without a good look since the start has no key.
 	Known map[event.Kind][]event.Event
 	// Failing has the kinds whose last look failed, with the time of the last good look; zero if there was none since the
-	// start. What was last known still stands, but an event is not withdrawn while it cannot be looked for.
+	// start. Known stays as it was meanwhile, and no event of such a kind is withdrawn.
 	Failing map[event.Kind]time.Time
 	// Past is the record.
 	Past []state.Entry
-	// Node is what the guard reported of the node. It holds for the events whose IDs are in NodeFor; for all if that is nil.
+	// Node is what the guard reported of the node. NodeFor has the IDs of the events that this report is about; nil means all events.
 	Node    Node
 	NodeFor []string
 }
 
 // Node is what the guard reported of the node. The zero value means that nothing is known.
 type Node struct {
-	// Closed: it takes no more pods. Drained: it is closed, or never will be, and no pod is left that has to go.
+	// Closed: the node takes no more pods. Drained: no pod is left that has to go, and the node is closed or never will be.
 	Closed, Drained bool
-	// Looked: the Node was read. Then NoCordon says that operators want it left as it is, and NoDrain that they want its pods left alone.
+	// Looked: the Node was read. NoCordon: an annotation forbids to cordon it. NoDrain: an annotation forbids to evict its pods. Both are false
+	// as long as Looked is.
 	Looked, NoCordon, NoDrain bool
-	// CordonStamp is when it was cordoned, by the API server's clock; zero if that is not known.
+	// CordonStamp is when the node was cordoned, by the API server's clock; zero if that is not known.
 	CordonStamp time.Time
 }
 
-// node is what the guard reported of the node for an entry's event.
-func (sit Situation) node(e state.Entry) Node {
+// nodeFor returns what the guard reported of the node for an entry's event; the zero value if the guard does not work for that event yet.
+func (sit Situation) nodeFor(e state.Entry) Node {
 	if sit.NodeFor != nil && !slices.Contains(sit.NodeFor, e.Event.ID) {
 		return Node{}
 	}
 	return sit.Node
 }
 
-// leftAlone reports whether operators want no such work on the node: by the last look at it or, until there was one since the event joined, by
-// the record.
+// leftAlone reports whether an annotation on the node forbids an entry's work, which is Cordoning or Draining. Until the guard has read the Node for
+// the entry's event, the record says so.
 func (sit Situation) leftAlone(e state.Entry, work state.Phase) bool {
-	node := sit.node(e)
+	node := sit.nodeFor(e)
 	if !node.Looked {
 		return e.LeftAlone
 	}
-	return node.NoCordon || work == state.Draining && node.NoDrain
+	if work == state.Draining && node.NoDrain {
+		return true
+	}
+	return node.NoCordon
 }
 
 // Goal is the state that the node is to reach. Zero times mean never.
@@ -130,20 +142,20 @@ type Goal struct {
 	// Action is Drain or Cordon for a node that is to be closed, Uncordon if everything of ours is to be taken off the
 	// node, and Wait if the node is to stay as it is.
 	Action Action
-	// Event is the most urgent event that wants the goal; one whose cordon nobody has lifted, if there is one. Events are the
-	// IDs of all events that want it, the most urgent first.
-	Event  event.Event
+	// Events are the IDs of all events that want the goal, the most urgent first.
 	Events []string
-	// Hard is when the machine is gone, and Soft when the work should be done: the nearest such deadline of all events that
-	// are due. Both may have passed; a Hard that has passed gives way to one that is still to come.
+	// Event is the first of them that is not released, or the first of all if operators have released them all.
+	Event event.Event
+	// Hard is when the machine is gone: the nearest hard deadline that is still to come, or else the first one. Soft is when the work should be
+	// done: the nearest soft deadline. Both may have passed.
 	Hard, Soft time.Time
-	// TimeEnds is when the next event that the node is drained for runs out of time; an event that begins after its deadline
-	// gets a while. It has passed if that is so for all. Where there is a hard deadline, soft events do not count.
+	// TimeEnds is when the next event that the node is drained for runs out of time. It has passed if all these events have run out of time.
+	// If one of them has a hard deadline, those with soft deadlines do not count.
 	TimeEnds time.Time
 	// Close: the node is to be cordoned. With a Drain or a Cordon it is false if an operator has uncordoned the node for all events.
 	Close bool
-	// Before is set if an operator has uncordoned the node for all events that it is drained for: it is the time of the latest
-	// cordon, and only pods that were there then are evicted. It is by the API server's clock, if that is recorded.
+	// Before is the time of the latest cordon, if an operator has uncordoned the node for all events that it is drained for. Then only pods
+	// that were on the node at that time are evicted. The time is by the API server's clock, if that is recorded.
 	Before time.Time
 	// Reason says in words why this is the goal.
 	Reason string
@@ -155,8 +167,8 @@ type Goal struct {
 func (g Goal) Deadline() time.Time { return soonest(g.Hard, g.Soft) }
 
 const (
-	// overtime is the time for an event whose deadline has passed before work for it began, while the machine is still there:
-	// enough for most pods to terminate by themselves, short enough to be a last effort.
+	// overtime is the time for an event whose deadline had passed when work for it began, and whose machine is still running.
+	// Most pods terminate by themselves within it.
 	overtime = 30 * time.Second
 	// uncordonPause is the pause after an attempt to uncordon that failed.
 	uncordonPause = 30 * time.Second
@@ -165,9 +177,9 @@ const (
 // plan is what the settings ask for about one entry.
 type plan struct {
 	action   Action
-	start    time.Time // zero: at once
-	deadline time.Time
-	hard     bool
+	start    time.Time // when the action begins; zero: at once
+	deadline time.Time // when the action should have ended; zero: never
+	hard     bool      // the machine is gone at the deadline
 }
 
 // plan returns what the rules ask for about an entry: the action, when it begins, and the deadline.
@@ -180,32 +192,36 @@ func (s Settings) plan(e state.Entry) plan {
 	if e.Event.Kind == event.SpotInterruption && e.Event.Code == "hibernate" {
 		p.action = weaker(p.action, rule.Hibernate)
 	}
-	// An entry made from the claim on the Node has no code yet: what was done stands until the source reports the event.
-	if claimed := e.Event.State == ""; e.Event.Kind == event.ScheduledMaintenance && !claimed {
+	// An entry that was made from the claim on the Node has no code and no state until its source reports the event.
+	onlyClaimed := e.Event.State == ""
+	if e.Event.Kind == event.ScheduledMaintenance && !onlyClaimed {
 		p = rule.forCode(p, e.Event)
 	}
-	return rule.limit(p, e)
+	return rule.withinBudget(p, e)
 }
 
-// limit keeps a plan within the rule's Budget.
-func (r Rule) limit(p plan, e state.Entry) plan {
-	if r.Budget <= 0 { // no limit
+// withinBudget returns the plan with the deadline that the rule's Budget gives: see Rule.Budget.
+func (r Rule) withinBudget(p plan, e state.Entry) plan {
+	if r.Budget <= 0 { // There is no limit.
 		return p
 	}
-	timeless := p.deadline.IsZero()
-	p.hard = p.hard && !(timeless && r.SoftBudget)
+	end := e.FirstSeen.Add(r.Budget)
+	announced := !p.deadline.IsZero()
 	switch e.Event.Kind {
-	case event.ASGTermination, event.SpotInterruption:
-		p.deadline = soonest(p.deadline, e.FirstSeen.Add(r.Budget))
+	case event.ASGTermination, event.SpotInterruption: // The Budget also limits an announced deadline.
+		p.deadline = soonest(p.deadline, end)
 	default:
-		if timeless {
-			p.deadline = e.FirstSeen.Add(r.Budget)
+		if !announced {
+			p.deadline = end
 		}
+	}
+	if !announced && r.SoftBudget {
+		p.hard = false
 	}
 	return p
 }
 
-// forCode returns the plan with what the rule says of the code of scheduled maintenance: whether to act, and from when on.
+// forCode returns the plan with what Rule.Codes says about the code of scheduled maintenance: whether to act, and from when on.
 func (r Rule) forCode(p plan, ev event.Event) plan {
 	when, named := r.Codes[ev.Code]
 	if !named {
@@ -217,36 +233,36 @@ func (r Rule) forCode(p plan, ev event.Event) plan {
 	case Never:
 		p.action = Ignore
 	case Lead:
-		p.start = r.begins(ev, r.Lead+r.Spread)
+		p.start = r.start(ev, r.Lead+r.Spread)
 	case Window:
-		p.start = r.begins(ev, max(r.Window, r.Lead+r.Spread))
-	case Now:
+		p.start = r.start(ev, max(r.Window, r.Lead+r.Spread))
+	case Now: // The plan begins at once already.
 	}
 	return p
 }
 
-// begins is when the action for an event begins, if the first instance of a fleet begins the time ahead before the deadline. It is zero, which
-// means at once, for an event without a deadline.
-func (r Rule) begins(ev event.Event, ahead time.Duration) time.Time {
+// start returns when the action for an event begins on its instance; zero, which means at once, for an event without a deadline. The first
+// instance of a fleet begins when the time ahead is left until the deadline, and each other one begins its offset later.
+func (r Rule) start(ev event.Event, ahead time.Duration) time.Time {
 	if ev.Deadline.IsZero() {
 		return time.Time{}
 	}
 	return ev.Deadline.Add(r.offset(ev.Instance) - ahead)
 }
 
-// offset is how much later than the first instance of a fleet this one begins: whole seconds, less than Spread. It depends on
-// nothing but the instance's ID, so that it is the same after a restart, for nth and for nth-queue. Without an ID it is 0.
+// offset is how much later than the first instance of a fleet an instance begins: whole seconds, less than Spread. It depends only on the
+// instance's ID, so that nth and nth-queue compute the same, also after a restart. Without an ID it is 0.
 func (r Rule) offset(instance string) time.Duration {
 	seconds := uint64(r.Spread / time.Second)
 	if instance == "" || seconds == 0 {
 		return 0
 	}
 	hash := fnv.New64a()
-	_, _ = hash.Write([]byte(instance)) // It never fails.
+	_, _ = hash.Write([]byte(instance)) // A hash never returns an error.
 	return time.Duration(hash.Sum64()%seconds) * time.Second
 }
 
-// weaker is the weaker of two actions; the first if the other one is "".
+// weaker returns the weaker of two actions; a if b is "".
 func weaker(a, b Action) Action {
 	fromWeakest := []Action{Ignore, Notify, Cordon, Drain}
 	if b != "" && slices.Index(fromWeakest, b) < slices.Index(fromWeakest, a) {
@@ -255,13 +271,13 @@ func weaker(a, b Action) Action {
 	return a
 }
 
-// Asks is the action that the rules ask for about an entry's event, once its time has come.
+// Asks returns the action that the rules ask for about an entry's event, whether or not its time has come.
 func (s Settings) Asks(e state.Entry) Action { return s.plan(e).action }
 
 // Ignores reports whether the rules ignore an entry's event.
 func (s Settings) Ignores(e state.Entry) bool { return s.plan(e).action == Ignore }
 
-// Deadline is when the time for an entry's event is over, zero if never, and whether the machine is gone then.
+// Deadline returns when the work for an entry's event should have ended; zero means never. hard: the machine is gone then.
 func (s Settings) Deadline(e state.Entry) (deadline time.Time, hard bool) {
 	p := s.plan(e)
 	return p.deadline, p.hard
@@ -275,11 +291,11 @@ func soonest(a, b time.Time) time.Time {
 	return a
 }
 
-// latest returns the last of some times; zero comes before any other.
+// latest returns the latest of some times, where zero comes before any other.
 func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
-// Find returns the entry of the event with that ID. met is false if the record has none.
-func Find(entries []state.Entry, id string) (e state.Entry, met bool) {
+// Find returns the entry of the event with that ID. found is false if there is no such entry.
+func Find(entries []state.Entry, id string) (e state.Entry, found bool) {
 	if i := index(entries, id); i >= 0 {
 		return entries[i], true
 	}
@@ -291,14 +307,14 @@ func index(entries []state.Entry, id string) int {
 	return slices.IndexFunc(entries, func(e state.Entry) bool { return e.Event.ID == id })
 }
 
-// SameNews reports whether two entries of one event differ in nothing that operators get to see. The rest is bookkeeping.
+// SameNews reports whether two entries of one event agree in all that is reported to operators as news of the event.
 func SameNews(a, b state.Entry) bool {
 	return sameEvent(a.Event, b.Event) && a.Phase == b.Phase && a.Missing.Equal(b.Missing) && a.Ending == b.Ending
 }
 
-// sameEvent compares events; a time is the same in every zone.
+// sameEvent reports whether two events are equal. Times are equal if they mean the same moment, whatever their zones.
 func sameEvent(a, b event.Event) bool {
-	times := a.Noticed.Equal(b.Noticed) && a.Deadline.Equal(b.Deadline) && a.Until.Equal(b.Until)
-	a.Noticed, a.Deadline, a.Until = b.Noticed, b.Deadline, b.Until
-	return times && a == b
+	sameTimes := a.Noticed.Equal(b.Noticed) && a.Deadline.Equal(b.Deadline) && a.Until.Equal(b.Until)
+	a.Noticed, a.Deadline, a.Until = b.Noticed, b.Deadline, b.Until // Only the other fields are left to compare.
+	return sameTimes && a == b
 }

@@ -7,23 +7,23 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// Settled returns the outcome of an announced event; "" while something is still to be done for it. At an outcome, pkg/agent lets the event's
-// hook or inhibitor lock go. The record must be up to date: see Fold.
+// Settled returns the outcome of an announced event; "" while something is still to be done for it. At an outcome, the event's lifecycle hook or
+// inhibitor lock is let go: see agent.Config.Settled. The record must be up to date: see Fold.
 func (s Settings) Settled(sit Situation, ev event.Event) event.Outcome {
-	e, met := Find(sit.Past, ev.ID)
-	if !met {
+	e, recorded := Find(sit.Past, ev.ID)
+	if !recorded {
 		e = state.Entry{Event: ev} // Fold did not record the event: see worthRecording.
 	}
 	switch {
 	case e.LeftAlone:
 		return event.LeftAlone
-	case e.Phase == state.Cordoning && s.want(sit, e) >= cordoned && !s.timeIsOver(sit, e):
+	case e.Phase == state.Cordoning && s.want(sit, e) >= wantCordoned && !s.timeIsOver(sit, e): // The cordon is still to come.
 		return ""
-	case e.Phase == state.Draining && s.want(sit, e) == drained: // At the end of its time, Fold makes it Incomplete.
+	case e.Phase == state.Draining && s.want(sit, e) == wantDrained: // At the end of its time, Fold makes it Incomplete.
 		return ""
 	case s.plan(e).action != Drain:
 		return event.NoDrain
-	case e.Released() && e.Phase == state.Cordoned: // Operators lifted the cordon, and no drain was under way then.
+	case e.Released() && e.Phase == state.Cordoned: // Operators uncordoned the node when no drain was under way.
 		return event.LeftAlone
 	case e.Phase == state.Incomplete || e.Phase == state.Cordoning:
 		return event.OutOfTime
@@ -31,19 +31,20 @@ func (s Settings) Settled(sit Situation, ev event.Event) event.Outcome {
 	return event.Drained
 }
 
-// Again returns when something may be due for an announced event without news: now if something is due that could not be done; zero is never.
-// busy: something is being done for the event now. nth-queue uses it to decide when to look at an instance again. The record must be up to
-// date: see Fold.
+// Again returns when to look again at an instance for which an event is announced, if nothing new is reported. It is now if work could not be
+// done, and zero for never. busy: work for the event is under way.
+//
+// nth-queue uses it to free an instance that rests, and to return to it in time. The record must be up to date: see Fold.
 func (s Settings) Again(sit Situation, ev event.Event) (again time.Time, busy bool) {
-	e, met := Find(sit.Past, ev.ID)
+	e, recorded := Find(sit.Past, ev.ID)
 	switch {
-	case !met: // Fold saw nothing to do.
+	case !recorded: // Fold saw nothing to do.
 		return time.Time{}, false
-	case e.Phase == state.Incomplete && !e.Released() && !e.LeftAlone: // A node that operators have opened is not tried again.
+	case e.Phase == state.Incomplete && !e.Released() && !e.LeftAlone: // The drain ran out of time, and no operator stops another attempt.
 		return sit.Now, false
-	case e.LeftAlone: // Busy until its time is over: nobody who tried later would know how long it has been left alone.
+	case e.LeftAlone: // Busy until its time is over: a later agent would not know since when the node has been left alone.
 		return time.Time{}, s.timeEnds(e).After(sit.Now)
-	case s.Settled(sit, ev) == "":
+	case s.Settled(sit, ev) == "": // Work is due. An error means that the last attempt failed.
 		return sit.Now, e.Error == ""
 	}
 	return s.revisit(sit, e), e.Phase == state.Undoing
@@ -55,11 +56,12 @@ func (s Settings) timeIsOver(sit Situation, e state.Entry) bool {
 	return !end.IsZero() && !end.After(sit.Now)
 }
 
-// timeEnds is when the time for an event that is being acted upon is over: its deadline or, if work began after that, overtime
-// later; zero if there is no deadline.
+// timeEnds returns when the time for an event that is being acted upon is over; zero if there is no deadline. That is the deadline or, if work
+// began after the deadline, overtime after its beginning.
 func (s Settings) timeEnds(e state.Entry) time.Time {
 	deadline := s.plan(e).deadline
-	if !deadline.IsZero() && e.UnderWay() && !e.Changed.Before(deadline) {
+	begunLate := e.UnderWay() && !e.Changed.Before(deadline)
+	if !deadline.IsZero() && begunLate {
 		return e.Changed.Add(overtime)
 	}
 	return deadline

@@ -7,7 +7,7 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// endings say in words why the work for an event is taken back.
+// endings say in words why an event no longer stands.
 var endings = map[state.Ending]string{
 	state.Withdrawn: "the event was withdrawn",
 	state.Canceled:  "the event was canceled",
@@ -17,7 +17,7 @@ var endings = map[state.Ending]string{
 	state.Ignored:   "the settings ignore this kind of event",
 }
 
-// undoReason says in words why the work for an entry is taken back. ending is "" if its event still stands.
+// undoReason says in words why the node is uncordoned for an entry. ending is "" if the entry's event still stands.
 func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 	if ending != "" {
 		return endings[ending]
@@ -28,10 +28,13 @@ func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 	return "the event was moved to a later time"
 }
 
-// Describe says in words what is announced, what will be done about it, and when.
+// Describe says in words what an entry's event announces, what will be done about it, and when.
 func (s Settings) Describe(e state.Entry) string {
 	text := e.Event.Summary()
 	p := s.plan(e)
+	// Operators have uncordoned the node. Only a drain that was under way continues.
+	releasedForGood := e.Released() && e.Phase != state.Draining
+	done := e.Phase == state.Drained || p.action == Cordon && e.Phase == state.Cordoned
 	switch {
 	case p.action == Ignore || p.action == Notify:
 		return text + "; nothing will be done"
@@ -39,7 +42,7 @@ func (s Settings) Describe(e state.Entry) string {
 		return text + "; the node is left alone because of its annotation"
 	case e.Phase == state.Undoing:
 		return text + "; the node is being opened again"
-	case e.Phase == state.Drained, e.Released() && e.Phase != state.Draining, p.action == Cordon && e.Phase == state.Cordoned:
+	case done || releasedForGood:
 		return text + "; nothing more will be done"
 	case !e.Missing.IsZero() && !e.UnderWay():
 		return text + "; it is not announced at present, so that nothing more is done"
