@@ -23,7 +23,7 @@ const (
 	complete          = "autoscaling:CompleteLifecycleAction"
 )
 
-// answerLimit is how long one request may take, including the one for credentials.
+// answerLimit is how long one request may take, including the request for credentials that may come before.
 const answerLimit = 10 * time.Second
 
 // firstPause and longestPause bound the pauses after requests that fail.
@@ -38,13 +38,13 @@ const (
 // errNothingWaits means that there is no lifecycle action to hold or complete: it has ended.
 var errNothingWaits = errors.New("no lifecycle action waits")
 
-// unpermitted reports whether a request failed because IAM does not allow it, or because the instance has no role.
+// unpermitted reports whether err says that IAM does not allow a request, or that the instance has no role. It is false for nil.
 func unpermitted(err error) bool {
 	_, refused := errors.AsType[role.RefusedError](err)
 	return refused || errors.Is(err, role.ErrNoRole)
 }
 
-// without says in words what nth does if it lacks the permission for an action.
+// without says what follows, for a message, if nth lacks the permission for an action.
 func without(action string) string {
 	switch action {
 	case heartbeat:
@@ -56,11 +56,12 @@ func without(action string) string {
 	}
 }
 
-// nothingWaits matches the texts by which Auto Scaling says that nothing waits: the action has ended, or the hook or the group is gone. The
-// API has no error code for that.
+// nothingWaits matches the texts by which Auto Scaling says that nothing waits: the action has ended, or the hook or the group is gone. Auto
+// Scaling has no error code of its own for that.
 var nothingWaits = regexp.MustCompile(`No active Lifecycle Action|No Lifecycle Hook found|name not found`)
 
-// call makes one request. Its error is in plain words, and is errNothingWaits if Auto Scaling says so.
+// call makes one request for an action, by a method of the SDK's client. Its error is in plain words. It wraps errNothingWaits if Auto Scaling
+// says that nothing waits.
 func call[In, Out any](
 	ctx context.Context, action string, request func(context.Context, *In, ...func(*autoscaling.Options)) (*Out, error), in *In,
 ) (*Out, error) {
@@ -73,8 +74,8 @@ func call[In, Out any](
 	return out, role.Explain(action, answerLimit, err)
 }
 
-// groupOf asks for the group that an instance is in, and the instance's state in it, such as "Terminating:Wait". Both are empty if the
-// instance is in no group.
+// groupOf asks for the group that an instance is in, and for the instance's lifecycle state in the group, such as "Terminating:Wait". Both are
+// empty if the instance is in no group.
 func (c *HookClient) groupOf(ctx context.Context, instance string) (group, state string, err error) {
 	out, err := call(ctx, describeInstances, c.sdk.DescribeAutoScalingInstances,
 		&autoscaling.DescribeAutoScalingInstancesInput{InstanceIds: []string{instance}})
@@ -103,7 +104,7 @@ func (c *HookClient) describeHooks(ctx context.Context, group string) (hooks []h
 	return hooks, nil
 }
 
-// heartbeat makes Auto Scaling wait for another timeout of the hook.
+// heartbeat makes Auto Scaling wait for another timeout of the hook. The error wraps errNothingWaits if Auto Scaling does not wait any more.
 func (c *HookClient) heartbeat(ctx context.Context, a Action) error {
 	_, err := call(ctx, heartbeat, c.sdk.RecordLifecycleActionHeartbeat, &autoscaling.RecordLifecycleActionHeartbeatInput{
 		AutoScalingGroupName: &a.Group, LifecycleHookName: &a.Hook, InstanceId: &a.Instance, LifecycleActionToken: a.token(),
@@ -112,7 +113,8 @@ func (c *HookClient) heartbeat(ctx context.Context, a Action) error {
 	return err
 }
 
-// end completes a lifecycle action, so that Auto Scaling waits for its hook no longer. The error is errNothingWaits if it does not wait.
+// end completes a lifecycle action with the result Continue or Abandon: Auto Scaling stops waiting at the hook. The error wraps errNothingWaits
+// if Auto Scaling does not wait any more.
 func (c *HookClient) end(ctx context.Context, a Action, result Request) error {
 	_, err := call(ctx, complete, c.sdk.CompleteLifecycleAction, &autoscaling.CompleteLifecycleActionInput{
 		AutoScalingGroupName: &a.Group, LifecycleHookName: &a.Hook, InstanceId: &a.Instance, LifecycleActionToken: a.token(),
@@ -127,8 +129,8 @@ type Request string
 
 // The requests.
 const (
-	// Heartbeat: wait for another timeout. Continue and Abandon end the waiting, each with its result. ABANDON ends that for all other hooks,
-	// too. Auto Scaling keeps the instance then if the group's instance lifecycle policy says TerminateHookAbandon=retain:
+	// Heartbeat: wait for another timeout. Continue and Abandon: stop waiting, with the result CONTINUE or ABANDON. After ABANDON, Auto Scaling
+	// stops waiting at all other hooks, too, and keeps the instance if the group's instance lifecycle policy says TerminateHookAbandon=retain:
 	// https://docs.aws.amazon.com/autoscaling/ec2/userguide/instance-lifecycle-policy.html
 	Heartbeat Request = "heartbeat"
 	Continue  Request = "continue"
@@ -138,29 +140,30 @@ const (
 // Requests lists all requests.
 func Requests() []Request { return []Request{Heartbeat, Continue, Abandon} }
 
-// Answer is what came of a Request. Its text never changes, either.
+// Answer is how a Request ended. Its text never changes, either.
 type Answer string
 
 // The answers.
 const (
 	OK Answer = "ok"
-	// Nothing: the hook is over already, or does not exist.
+	// Nothing: the hook does not wait any more, or does not exist.
 	Nothing Answer = "nothing-waits"
-	// NotAllowed: the role does not allow it, or there is none.
+	// NotAllowed: IAM does not allow the request, or the instance has no role.
 	NotAllowed Answer = "refused"
-	// Failed: Auto Scaling throttles, does not answer, or not as it should.
+	// Failed: Auto Scaling throttles the request, does not answer, or answers with another error.
 	Failed Answer = "failed"
 )
 
 // Answers lists all answers.
 func Answers() []Answer { return []Answer{OK, Nothing, NotAllowed, Failed} }
 
-// count passes what came of a request to HookClientOptions.Requested, which counts it for the metrics. It leaves out canceled requests.
+// count reports to HookClientOptions.Requested how a request ended, for the metrics. It leaves out a request that the end of ctx has canceled.
 func (c *HookClient) count(ctx context.Context, what Request, err error) {
-	answer := Failed
-	switch {
-	case c.opts.Requested == nil || ctx.Err() != nil:
+	if c.opts.Requested == nil || ctx.Err() != nil {
 		return
+	}
+	answer := Failed // for an error without a case below
+	switch {
 	case err == nil:
 		answer = OK
 	case errors.Is(err, errNothingWaits):

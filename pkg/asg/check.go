@@ -6,8 +6,8 @@ import (
 	"github.com/nth-project/nth/pkg/role"
 )
 
-// OwnGroup returns a client for the hooks of this instance, and the name of its Auto Scaling group; empty if it is in none. It changes
-// nothing, and is for "nth check".
+// OwnGroup returns, for "nth check", a client for the hooks of this instance, and the name of the instance's Auto Scaling group. group is empty
+// if the instance is in no group. OwnGroup changes nothing. The client reports nothing.
 func OwnGroup(ctx context.Context, opts Options, s Settings) (client *HookClient, group string, err error) {
 	client, instance, err := ownClient(ctx, opts, s, newReporter(func(HookReport) {}))
 	if err != nil {
@@ -17,8 +17,8 @@ func OwnGroup(ctx context.Context, opts Options, s Settings) (client *HookClient
 	return client, group, err
 }
 
-// ownClient returns a client for the hooks of this instance, and the instance's ID. It asks the metadata service for the ID and the
-// region, and sends nothing to Auto Scaling. The client reports to r.
+// ownClient returns a client for the hooks of this instance, and the instance's ID. The client reports to r. ownClient asks the metadata service
+// for the ID and the region, and sends nothing to Auto Scaling.
 func ownClient(ctx context.Context, opts Options, settings Settings, r *reporter) (client *HookClient, instance string, err error) {
 	instance, cfg, err := role.Own(ctx, opts.Metadata, opts.AWS)
 	if err != nil {
@@ -29,17 +29,17 @@ func ownClient(ctx context.Context, opts Options, settings Settings, r *reporter
 	return client, instance, nil
 }
 
-// Explain says in words which of a group's hooks nth completes; completes is false if that is none. With launch, the hooks are those for
-// launches, otherwise those for terminations.
+// Explain says which of a group's hooks nth completes, in words for "nth check" and "nth-queue check". completes is false if nth completes none.
+// The hooks are those for launches if launch is true, and those for terminations otherwise.
 func (c *HookClient) Explain(ctx context.Context, group string, launch bool) (which string, completes bool, err error) {
 	chosen, which, err := c.choose(ctx, group, launch)
 	return which, len(chosen) > 0, err
 }
 
-// There is no hook or instance of these names: requests about them have no effect.
+// No hook and no instance have these names, so requests about them have no effect.
 const noHook, noInstance = "nth-check-no-such-hook", "i-00000000000000000"
 
-// Rights lists what a HookClient needs for a group. Trying them touches no lifecycle action. It leaves out
+// Rights lists the permissions that a HookClient needs for a group. Trying them touches no lifecycle action. The list lacks
 // autoscaling:DescribeAutoScalingInstances, which OwnGroup tries.
 func (c *HookClient) Rights(group string) []role.Right {
 	nothing := Action{Group: group, Hook: noHook, Instance: noInstance}

@@ -12,25 +12,25 @@ type hook struct {
 	name, transition string
 	// timeout is how long Auto Scaling waits for the hook without a heartbeat.
 	timeout time.Duration
-	// notifies is the ARN of the queue or topic that is notified; empty if there is none.
+	// notifies is the ARN of the queue or topic that the hook notifies; empty if it notifies nothing.
 	notifies string
 }
 
-// eksHooks are those that EKS puts on the groups of its managed node groups. EKS completes them when it has drained the node itself, or the
-// node has joined.
+// eksHooks are the hooks that EKS adds to the Auto Scaling groups of its managed node groups. EKS completes them itself: one when it has drained
+// the node, the other when the node has joined.
 var eksHooks = []string{"Terminate-LC-Hook", "Launch-LC-Hook"}
 
-// rule says by what hooks are chosen for one transition.
+// rule has what choose needs for the hooks of one transition.
 type rule struct {
-	transition string // by its name in the API
-	kind       string // what the hooks are for, in words
-	setting    string // the setting that names hooks
-	named      []string
+	transition string   // terminating or launching
+	kind       string   // what the hooks are for, in messages
+	setting    string   // the key of the setting that names hooks
+	named      []string // the hooks that the setting names
 	// queue is the queue that nth-queue reads, in the form of HookClientOptions.Queue; empty for nth.
 	queue string
 }
 
-// choose returns those of a group's hooks that nth is to complete. why says in words what follows, also if it chooses none.
+// choose returns those of a group's hooks (all) that nth is to complete. why is a sentence for the log that says which, or why none.
 //
 // Another program may wait for a hook. If nth completed that hook, the machine would end during the program's work, or go into service too
 // early. So choose takes the first of these rules that applies:
@@ -38,15 +38,22 @@ type rule struct {
 //   - Hooks notify nth-queue's own queue: those are chosen.
 //   - The group has one hook, which notifies nothing and is not that of EKS: it is chosen.
 func choose(group string, all []hook, r rule) (chosen []hook, why string) {
-	only := func(keep func(hook) bool) []hook {
-		return slices.DeleteFunc(slices.Clone(all), func(h hook) bool { return h.transition != r.transition || !keep(h) })
+	var hooks []hook // of the rule's transition
+	for _, h := range all {
+		if h.transition == r.transition {
+			hooks = append(hooks, h)
+		}
 	}
-	hooks := only(func(hook) bool { return true })
-	if len(r.named) > 0 {
-		chosen = only(func(h hook) bool { return slices.Contains(r.named, h.name) })
-	} else {
-		chosen = only(func(h hook) bool { return r.queue != "" && strings.HasSuffix(h.notifies, r.queue) })
-		if len(chosen) == 0 && len(hooks) == 1 && hooks[0].notifies == "" && !slices.Contains(eksHooks, hooks[0].name) {
+	for _, h := range hooks {
+		named := slices.Contains(r.named, h.name)
+		notifiesQueue := r.queue != "" && strings.HasSuffix(h.notifies, r.queue)
+		if named || len(r.named) == 0 && notifiesQueue {
+			chosen = append(chosen, h)
+		}
+	}
+	if len(r.named) == 0 && len(chosen) == 0 && len(hooks) == 1 {
+		usedByOthers := hooks[0].notifies != "" || slices.Contains(eksHooks, hooks[0].name)
+		if !usedByOthers {
 			chosen = hooks
 		}
 	}

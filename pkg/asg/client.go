@@ -21,10 +21,10 @@ import (
 // Action is one lifecycle action: a group waits at a hook before it terminates an instance or puts it into service.
 type Action struct {
 	Group, Hook, Instance string
-	// Token identifies the action, so that a request does not affect a later action for the same instance; empty if it is not known.
+	// Token is Auto Scaling's ID of the action. With it, a request does not affect a later action for the same instance. Empty if not known.
 	Token string
-	// Launch is set if the group waits before it puts the instance into service. Back is set if the instance is not terminated, but goes
-	// back to a warm pool or gets another root volume.
+	// Launch is set if the group waits before it puts the instance into service; otherwise the action is a termination. Back is set if a
+	// termination does not end the instance: the instance goes back to a warm pool, or gets another root volume.
 	Launch, Back bool
 }
 
@@ -33,7 +33,7 @@ func (a Action) String() string {
 	return fmt.Sprintf("the lifecycle hook %s of the Auto Scaling group %s, for %s", a.Hook, a.Group, a.Instance)
 }
 
-// token returns the token for a request; nil if it is not known.
+// token returns Token as the SDK takes it; nil if Token is empty.
 func (a Action) token() *string {
 	if a.Token == "" {
 		return nil
@@ -44,50 +44,50 @@ func (a Action) token() *string {
 // HookClientOptions are those of a HookClient.
 type HookClientOptions struct {
 	AWS aws.Config
-	// Queue is the queue that the messages come from, as its ARN has it after the partition, such as
-	// ":sqs:eu-central-1:123456789012:nth-queue". A hook that notifies it is chosen. Empty if there is none.
+	// Queue is the part of the ARN of nth-queue's queue after the partition, such as ":sqs:eu-central-1:123456789012:nth-queue". A hook that
+	// notifies this queue is chosen. Empty for nth.
 	Queue string
 	// Report is called with each finding, from several goroutines. It must not block.
 	Report func(HookReport)
-	// Requested, if set, is called after each request about a hook that waits. It must not block.
+	// Requested, if set, is called with the result of each heartbeat and completion. It must not block.
 	Requested func(Request, Answer)
 }
 
-// HookClient holds and completes lifecycle actions of any instance, but only at hooks that choose chooses. For that it asks Auto Scaling for
-// the hooks of a group, and remembers them. Its methods may be called from several goroutines.
+// HookClient holds and completes lifecycle actions of any instance, but only at hooks that choose chooses. For that, it asks Auto Scaling for
+// the hooks of a group, and caches the answer. Its methods may be called from several goroutines.
 type HookClient struct {
 	*reporter
 	opts     HookClientOptions
 	settings Settings
 	sdk      *autoscaling.Client
-	asking   singleflight.Group    // requests for the hooks of groups, by the group
-	groups   *cache.LRUExpireCache // their answers (groupHooks), by the group
+	asking   singleflight.Group    // requests for the hooks of a group, by the group's name
+	groups   *cache.LRUExpireCache // their results (groupHooks), by the group's name
 }
 
-// groupHooks is an answer about the hooks of a group.
+// groupHooks is the result of a request for the hooks of a group.
 type groupHooks struct {
 	hooks []hook
 	err   error
 }
 
 const (
-	// mostGroups is how many answers are remembered, hooksLife how long, and unknownLife how long a failure is.
+	// mostGroups is how many results are cached. hooksLife is for how long, and failureLife for how long if the request has failed.
 	mostGroups             = 4096
-	hooksLife, unknownLife = 5 * time.Minute, 3 * time.Second
-	// leastTimeout is the shortest timeout that a hook can have, which is used until the hook's own is known. longestWait is how long Auto
-	// Scaling waits for a hook at the very most.
+	hooksLife, failureLife = 5 * time.Minute, 3 * time.Second
+	// leastTimeout is the shortest timeout that a hook can have: nth assumes it while the hook's timeout is not known. longestWait is the
+	// longest time that Auto Scaling waits at a hook, whatever the heartbeats.
 	// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html
 	leastTimeout, longestWait = 30 * time.Second, 48 * time.Hour
 )
 
-// NewHookClient returns a HookClient that has asked nothing yet.
+// NewHookClient returns a HookClient. It makes no request.
 func NewHookClient(opts HookClientOptions, settings Settings) *HookClient {
-	// The SDK retries nothing: each caller knows how long its request is worth retrying.
+	// The SDK must not retry: Hold, Complete and the Keeper do, each with its own pauses.
 	sdk := autoscaling.NewFromConfig(opts.AWS, func(o *autoscaling.Options) { o.Retryer = aws.NopRetryer{} })
 	return &HookClient{reporter: newReporter(opts.Report), opts: opts, settings: settings, sdk: sdk, groups: cache.NewLRUExpireCache(mostGroups)}
 }
 
-// rule returns the rule for hooks for launches, or else for terminations.
+// rule returns the rule for the hooks for launches if launch is true, and for terminations otherwise.
 func (c *HookClient) rule(launch bool) rule {
 	if launch {
 		return rule{launching, "launches", "fleet.launch_hooks", c.settings.LaunchHooks, c.opts.Queue}
@@ -95,7 +95,7 @@ func (c *HookClient) rule(launch bool) rule {
 	return rule{terminating, "terminations", "events.asg-termination.hooks", c.settings.Hooks, c.opts.Queue}
 }
 
-// choose returns those of a group's hooks that are to be completed, and says in words why.
+// choose asks for a group's hooks and returns those that the function choose chooses, with its sentence for the log.
 func (c *HookClient) choose(ctx context.Context, group string, launch bool) (chosen []hook, why string, err error) {
 	hooks, err := c.hooks(ctx, group)
 	if err != nil {
@@ -105,17 +105,17 @@ func (c *HookClient) choose(ctx context.Context, group string, launch bool) (cho
 	return chosen, why, nil
 }
 
-// find returns the hook of an action, and whether it is chosen. The error, which find has reported, says why that is not known. h has a
-// timeout in any case.
+// find returns the hook of an action, and whether nth is to complete the hook (chosen). The error says why that is not known; find has reported
+// it, and chosen is false then. h has a timeout in any case: leastTimeout if the hook's own is not known.
 func (c *HookClient) find(ctx context.Context, a Action) (h hook, chosen bool, err error) {
 	h = hook{name: a.Hook, timeout: leastTimeout}
 	if !a.Launch && !c.settings.Complete {
-		return h, false, nil
+		return h, false, nil // The settings leave all hooks for terminations to their timeouts.
 	}
-	all, why, err := c.choose(ctx, a.Group, a.Launch)
+	all, why, err := c.choose(ctx, a.Group, a.Launch) // all that are chosen
 	if err != nil {
 		if ctx.Err() == nil {
-			c.failed("asking for the lifecycle hooks of the Auto Scaling group "+a.Group, err)
+			c.sayFailed("asking for the lifecycle hooks of the Auto Scaling group "+a.Group, err)
 		}
 		return h, false, err
 	}
@@ -126,16 +126,17 @@ func (c *HookClient) find(ctx context.Context, a Action) (h hook, chosen bool, e
 	return h, false, nil
 }
 
-// hooks returns the hooks of a group, as remembered or by a request. Callers that ask for one group at the same time share the request.
+// hooks returns the hooks of a group, from the cache or by a request. Callers that ask for the same group at the same time share the request.
 func (c *HookClient) hooks(ctx context.Context, group string) ([]hook, error) {
 	answer := c.asking.DoChan(group, func() (any, error) {
 		if known, found := c.groups.Get(group); found {
 			return known, nil
 		}
-		hooks, err := c.describeHooks(context.WithoutCancel(ctx), group) // Others may still wait for it.
+		// The end of ctx must not cancel the request: other callers may wait for the result.
+		hooks, err := c.describeHooks(context.WithoutCancel(ctx), group)
 		life := hooksLife
 		if err != nil {
-			life = role.Spread(unknownLife)
+			life = role.Spread(failureLife)
 		}
 		c.groups.Add(group, groupHooks{hooks, err}, life)
 		return groupHooks{hooks, err}, nil
@@ -149,13 +150,14 @@ func (c *HookClient) hooks(ctx context.Context, group string) ([]hook, error) {
 	}
 }
 
-// Hold sends heartbeats for an action whose hook is chosen: three in each timeout of the hook. It also sends them while it is not known
-// whether the hook is chosen, as a heartbeat does no harm. It returns when ctx ends, or the hook turns out not to be chosen. It also returns
-// when Auto Scaling says that nothing waits, or IAM refuses. What fails is reported.
+// Hold sends heartbeats for an action, three in each timeout of the hook, until ctx ends. It returns earlier if the hook is not chosen, Auto
+// Scaling does not wait any more, or IAM refuses a request. While it is not known whether the hook is chosen, Hold sends heartbeats, as they do
+// no harm. It reports what fails.
 func (c *HookClient) Hold(ctx context.Context, a Action) {
 	for failures := 0; ; {
 		h, chosen, err := c.find(ctx, a)
-		if err == nil && !chosen || unpermitted(err) {
+		notChosen := err == nil && !chosen
+		if notChosen || unpermitted(err) {
 			return
 		}
 		err = c.heartbeat(ctx, a)
@@ -167,7 +169,7 @@ func (c *HookClient) Hold(ctx context.Context, a Action) {
 			c.say(Completed, "%s does not wait any more", a)
 			return
 		case err != nil:
-			c.failed("holding the machine by "+a.String(), err)
+			c.sayFailed("holding the machine by "+a.String(), err)
 			failures++
 			wait = min(wait, role.Pause(failures, firstPause, longestPause))
 		default:
@@ -179,12 +181,12 @@ func (c *HookClient) Hold(ctx context.Context, a Action) {
 	}
 }
 
-// Complete completes an action, so that the group need not wait for the hook's timeout. It does nothing if the hook is not chosen, or if
-// the outcome of a drain is not final. It retries until it succeeds, IAM refuses, or the group does not wait any more. An action for a launch
-// is completed whatever the outcome. Everything is reported; the only error is ctx's.
+// Complete completes an action, so that the group need not wait for the hook's timeout. outcome is that of the instance's drain; for a launch it
+// has no effect. Complete does nothing if the hook is not chosen, or the outcome is not final. After a failure it tries again, until it succeeds,
+// IAM refuses, or the group does not wait any more. It reports all this. It returns an error only if ctx ends first.
 func (c *HookClient) Complete(ctx context.Context, a Action, outcome event.Outcome) error {
 	if !a.Launch && !final(outcome) {
-		return nil // The work that the hook waits for is not done.
+		return nil // The drain that the hook waits for is not done.
 	}
 	result := Continue
 	if outcome == event.OutOfTime && !a.Back && c.settings.Abandon {
@@ -193,20 +195,21 @@ func (c *HookClient) Complete(ctx context.Context, a Action, outcome event.Outco
 	began := time.Now()
 	for failures := 1; ; failures++ {
 		_, chosen, err := c.find(ctx, a)
+		if err == nil && !chosen {
+			return nil // Another program completes the hook.
+		}
 		if chosen {
 			err = c.end(ctx, a, result)
 		}
 		switch {
-		case err == nil && chosen:
+		case err == nil:
 			c.say(Completed, "completed %s with %s", a, strings.ToUpper(string(result)))
 			return nil
 		case errors.Is(err, errNothingWaits):
 			c.say(Completed, "%s does not wait any more", a)
 			return nil
-		case err == nil: // Another program completes the hook.
-			return nil
-		case chosen && ctx.Err() == nil: // Otherwise find has reported the error.
-			c.failed("completing "+a.String(), err)
+		case chosen && ctx.Err() == nil: // If the hook is not chosen, the error is find's, which has reported it.
+			c.sayFailed("completing "+a.String(), err)
 		}
 		if unpermitted(err) || time.Since(began) > longestWait {
 			return nil // The hook is left to its timeout.
@@ -217,5 +220,5 @@ func (c *HookClient) Complete(ctx context.Context, a Action, outcome event.Outco
 	}
 }
 
-// final reports whether hooks are completed after an outcome.
+// final reports whether the outcome of a drain is one after which hooks are completed.
 func final(outcome event.Outcome) bool { return outcome == event.Drained || outcome == event.OutOfTime }

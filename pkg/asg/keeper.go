@@ -15,35 +15,38 @@ import (
 
 // Options are those of a Keeper.
 type Options struct {
-	// AWS returns what clients are made from, as role.Metadata.Account does.
+	// AWS returns the configuration for clients of AWS's SDK, as role.Metadata.Account does.
 	AWS func(context.Context) (aws.Config, error)
-	// Metadata reads a document of the instance metadata service, by its path below /latest/meta-data/. The error is
-	// fs.ErrNotExist if there is none.
+	// Metadata reads documents of the instance metadata service: the instance's ID is one.
 	Metadata role.Metadata
 	// Report is called with each finding. It must not block.
 	Report func(HookReport)
-	// Requested, if set, is called after each request about a hook that waits. It must not block.
+	// Requested, if set, is called with the result of each heartbeat and completion. It must not block.
 	Requested func(Request, Answer)
 }
 
-// Keeper keeps the lifecycle hooks of its own instance. It follows what the agent says of a termination: see Settled.
+// Keeper holds and completes the lifecycle hooks of its own instance. The agent reports to it, by Settled, how the drain for a termination goes.
+// Run does the work, in shifts: a shift is the work for one outcome of one termination. A new outcome ends the shift before.
 type Keeper struct {
 	opts     Options
 	settings Settings
 
 	mu          sync.Mutex
 	termination event.Event   // the latest one; zero before the first
-	outcome     event.Outcome // of its drain, so far
-	endShift    func()        // ends the present shift of Run, as there is news
+	outcome     event.Outcome // the latest outcome of its drain; "" while the drain is not done
+	endShift    func()        // ends the current shift of Run, so that the next begins
 }
 
-// New returns a Keeper that asks nothing before a termination is announced.
+// New returns a Keeper. It makes no request before a termination is announced.
 func New(opts Options, settings Settings) *Keeper {
 	return &Keeper{opts: opts, settings: settings, endShift: func() {}}
 }
 
-// Settled takes the outcome so far of the drain for an event that is announced; the agent calls it. If the node is drained, or the time is
-// over, Run completes the event's hooks. If the node is opted out, it leaves them to their timeouts. Otherwise it holds them.
+// Settled takes the outcome of the drain for an announced event, "" while the drain is not done. The agent calls it, often with the same outcome.
+// Events other than terminations have no effect. Run then acts by the outcome of the termination:
+//   - Drained, OutOfTime: it completes the hooks.
+//   - LeftAlone: the node is opted out, and the hooks are left to their timeouts.
+//   - Any other: it holds the hooks.
 func (k *Keeper) Settled(ev event.Event, outcome event.Outcome) {
 	if ev.Kind != event.ASGTermination || !k.settings.Complete {
 		return
@@ -56,34 +59,35 @@ func (k *Keeper) Settled(ev event.Event, outcome event.Outcome) {
 	}
 }
 
-// Run keeps hooks until ctx ends, in shifts: one for each outcome. It implements agent.Source, and reports no events.
+// Run works in shifts until ctx ends: one for each outcome that Settled gets. It implements agent.Source, and reports no events.
 func (k *Keeper) Run(ctx context.Context, _ event.Sink) {
-	var at shift
+	var current shift
 	for ctx.Err() == nil {
 		ctx, end := context.WithCancel(ctx)
 		k.mu.Lock()
 		k.endShift = end
-		next, outcome := k.termination, k.outcome
+		termination, outcome := k.termination, k.outcome
 		k.mu.Unlock()
-		if at.termination.ID != next.ID { // What was reported of another termination counts no more.
-			at = shift{k, next, newReporter(func(r HookReport) { r.Event = next; k.opts.Report(r) })}
+		if current.termination.ID != termination.ID { // A new reporter repeats texts that were reported for another termination.
+			current = shift{k, termination, newReporter(func(r HookReport) { r.Event = termination; k.opts.Report(r) })}
 		}
-		if next.ID != "" {
-			at.keep(ctx, outcome)
+		if termination.ID != "" {
+			current.keep(ctx, outcome)
 		}
-		<-ctx.Done() // The hooks may be over sooner, and another outcome come.
+		<-ctx.Done() // If keep returns early, wait for Settled to end the shift.
 		end()
 	}
 }
 
-// shift is the work for one outcome of a termination.
+// shift does the work for a termination. Its reporter adds the termination to each report.
 type shift struct {
 	keeper      *Keeper
 	termination event.Event
 	*reporter
 }
 
-// keep completes the chosen hooks if the outcome is final, and otherwise holds them. It returns when they are over or ctx ends.
+// keep waits for the chosen hooks of the instance. It completes them if the outcome is final, and otherwise holds them. It returns when no hook
+// waits any more, or ctx ends.
 func (s shift) keep(ctx context.Context, outcome event.Outcome) {
 	if outcome == event.LeftAlone {
 		s.say(Found, "the node is opted out: its lifecycle hooks are left to their timeouts")
@@ -91,11 +95,11 @@ func (s shift) keep(ctx context.Context, outcome event.Outcome) {
 	}
 	var hooks sync.WaitGroup
 	defer hooks.Wait()
-	client, actions := s.await(ctx)
+	client, actions := s.awaitHooks(ctx)
 	for _, a := range actions {
 		hooks.Go(func() {
 			if final(outcome) {
-				_ = client.Complete(ctx, a, outcome) // Its error is the end of ctx.
+				_ = client.Complete(ctx, a, outcome) // The only error is that ctx has ended.
 			} else {
 				client.Hold(ctx, a)
 			}
@@ -103,13 +107,13 @@ func (s shift) keep(ctx context.Context, outcome event.Outcome) {
 	}
 }
 
-// longestLook is the longest pause before nth looks again whether the instance waits for its hooks. It may not wait yet for minutes, while
-// the group takes it out of its load balancers.
+// longestLook is the longest pause before nth asks again whether the hooks wait. It may take minutes until they do, while the group takes the
+// instance out of its load balancers.
 const longestLook = 15 * time.Second
 
-// await waits until the instance waits for chosen hooks, and returns an action for each, and a client for them. It returns none if the
-// instance waits no more, or ctx ends.
-func (s shift) await(ctx context.Context) (client *HookClient, actions []Action) {
+// awaitHooks asks Auto Scaling until the hooks of the instance wait. It returns an action for each chosen hook, and a client for them. It returns
+// no action if the hooks do not wait any more, or ctx ends.
+func (s shift) awaitHooks(ctx context.Context) (client *HookClient, actions []Action) {
 	instance := ""
 	for looks := 1; ; looks++ {
 		var err error
@@ -125,7 +129,7 @@ func (s shift) await(ctx context.Context) (client *HookClient, actions []Action)
 		case ctx.Err() != nil:
 			return nil, nil
 		case err != nil:
-			s.failed("looking for lifecycle hooks", err)
+			s.sayFailed("looking for lifecycle hooks", err)
 		case at == past:
 			for _, a := range actions {
 				s.say(Completed, "%s does not wait any more", a)
@@ -134,7 +138,8 @@ func (s shift) await(ctx context.Context) (client *HookClient, actions []Action)
 		case at == waiting && len(actions) > 0:
 			return client, actions
 		}
-		if unpermitted(err) || err == nil && len(actions) == 0 { // Neither policies nor hooks change within seconds.
+		noHooks := err == nil && len(actions) == 0
+		if noHooks || unpermitted(err) { // An operator may add a hook or a permission, but not within seconds.
 			wait = role.Spread(longestPause)
 		}
 		if !loop.Await(ctx, nil, wait) {
@@ -143,7 +148,7 @@ func (s shift) await(ctx context.Context) (client *HookClient, actions []Action)
 	}
 }
 
-// look finds out how far the instance has come, and returns an action for each chosen hook of its group.
+// look asks Auto Scaling once: it returns an action for each chosen hook of the instance's group, and at which stage the instance is.
 func (s shift) look(ctx context.Context, client *HookClient, instance string) (actions []Action, at stage, err error) {
 	group, state, err := client.groupOf(ctx, instance)
 	if err != nil {
@@ -161,30 +166,31 @@ func (s shift) look(ctx context.Context, client *HookClient, instance string) (a
 	s.say(Found, "%s", why)
 	target := s.termination.Code
 	for _, h := range chosen {
-		// Any other target than these is a return to a warm pool, or another root volume.
-		back := target != "Terminated" && target != "Warmed:Terminated"
+		back := target != "Terminated" && target != "Warmed:Terminated" // Any other target is a warm pool, or another root volume.
 		actions = append(actions, Action{Group: group, Hook: h.name, Instance: instance, Back: back})
 	}
 	return actions, stageOf(target, state), nil
 }
 
-// stage is how far an instance has come on its way to a target state.
+// stage is how far a termination has come.
 type stage int
 
 const (
-	approaching stage = iota // it does not wait for its hooks yet
-	waiting                  // it waits for them
-	past                     // it does not wait any more
+	approaching stage = iota // the hooks do not wait yet
+	waiting                  // the hooks wait
+	past                     // the hooks do not wait any more
 )
 
-// stageOf returns the stage of an instance in a state of its lifecycle, such as "Terminating:Wait". target is where its lifecycle leads, such
-// as "Terminated" or "Warmed:Stopped". "ReplacingRootVolume" is a target, and also the state before its own ":Wait".
+// stageOf returns the stage of a termination from the instance's lifecycle state, such as "Terminating:Wait". target is the lifecycle state to
+// which the termination leads, such as "Terminated" or "Warmed:Stopped".
 // https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-lifecycle.html
 func stageOf(target, state string) stage {
 	switch {
 	case strings.HasSuffix(state, ":Wait"):
 		return waiting
-	case strings.HasSuffix(state, ":Proceed"), strings.HasSuffix(state, ":Retained"), state == target && state != "ReplacingRootVolume":
+	case state == "ReplacingRootVolume": // This is the state before "ReplacingRootVolume:Wait", although the target has the same name.
+		return approaching
+	case strings.HasSuffix(state, ":Proceed"), strings.HasSuffix(state, ":Retained"), state == target:
 		return past
 	}
 	return approaching
