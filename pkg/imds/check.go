@@ -8,21 +8,21 @@ import (
 
 // Checkup is the result of Source.Check.
 type Checkup struct {
-	// Unreachable is why not even a session token was given; nil if one was. Nothing else is requested then.
+	// Unreachable is why the service gave no session token, or no answer at all; nil if it answers. If set, nothing else was requested.
 	Unreachable error
-	// Endpoint is where the service has answered, such as "http://169.254.169.254"; empty if it has not.
+	// Endpoint is where the service has answered, such as "http://169.254.169.254"; empty if it has not answered.
 	Endpoint string
 	// LifeCycle is the instance's; empty if the service does not say.
 	LifeCycle string
-	// Polls are the requests for the documents in which something is announced, one each.
+	// Polls are the requests for the documents that announce events, one for each document.
 	Polls []Poll
-	// Ahead is how far this machine's clock is ahead of the service's, to a second; Dated says whether that is known.
+	// Ahead is how far this machine's clock is ahead of the service's, to a second. Dated is set if that is known.
 	Ahead time.Duration
 	Dated bool
 }
 
-// Check requests a session token, the life cycle and every document that is polled, once each. "nth check" shows the result. Check
-// calls no callback in Options but Observe.
+// Check requests a session token, the life cycle and every document that announces events, once each. "nth check" shows the result. Of the
+// callbacks in Options, Check calls only Observe, and that only for the life cycle.
 func (s *Source) Check(ctx context.Context) Checkup {
 	var c Checkup
 	r := s.newReader()
@@ -32,7 +32,8 @@ func (s *Source) Check(ctx context.Context) Checkup {
 	if c.Dated {
 		c.Ahead = seen.at.Sub(seen.date).Truncate(time.Second)
 	}
-	if err != nil && (errors.Is(err, errToken) || !c.Dated) { // Every answer has a date: without one, none came.
+	noToken, noAnswer := errors.Is(err, errToken), !c.Dated // Every answer of the service has a date.
+	if err != nil && (noToken || noAnswer) {
 		c.Unreachable = err
 		return c
 	}
@@ -41,7 +42,7 @@ func (s *Source) Check(ctx context.Context) Checkup {
 	for _, look := range []func(context.Context, *reader) (found, error){
 		lookForSpot, (&targetStates{opts: Options{BootID: s.opts.BootID}}).look, lookForRebalance, (&maintenance{}).look,
 	} {
-		_, _ = look(ctx, r) // Its errors are in c.Polls.
+		_, _ = look(ctx, r) // c.Polls has the errors.
 	}
 	return c
 }

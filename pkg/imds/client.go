@@ -15,18 +15,17 @@ import (
 	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
 )
 
-// limit bounds a document, its session token included. The service is on the same host and answers in milliseconds, but one that takes a few
-// seconds still tells of a notice in time.
+// limit is how long a request for a document may take, with the request for the session token. The service is on the same host and answers in
+// milliseconds. If it takes seconds, a notice still comes in time.
 //
 // EC2 drops what an instance sends above 1,024 packets a second to this service, its resolver and its clock together
 // (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html, "Query throttling"). Some 170
 // requests a minute of ten packets each are 3 % of that, so there is no limit to their number here.
 const limit = 10 * time.Second
 
-// The most that is read, in bytes. The longest document is the history of maintenance, with about 250 bytes for each event that the
-// instance ever had.
+// The most that is read, in bytes.
 const (
-	longDocument  = 64 << 10
+	longDocument  = 64 << 10 // The longest document is the history of maintenance, with about 250 bytes for each event of the instance.
 	shortDocument = 4 << 10
 	headerLimit   = 16 << 10
 )
@@ -37,8 +36,8 @@ type Result string
 // The results of a request.
 const (
 	OK     Result = "ok"     // the document exists and could be read, at least in part
-	Absent Result = "absent" // EC2 has no such document for this instance: nothing is announced
-	Failed Result = "error"  // anything else
+	Absent Result = "absent" // the service has no such document: EC2 announces nothing
+	Failed Result = "error"  // there was no answer, another answer, or a document that could not be read
 )
 
 // Poll is one request for a document, as Options.Observe gets it.
@@ -61,8 +60,8 @@ func (p Poll) String() string {
 	}
 }
 
-// reader reads documents, one after the other. Each reader has its own client of the SDK with its own session token. If readers shared a
-// client, the SDK would let one request fetch a token, and make the others wait, whatever their limits.
+// reader reads documents, one after the other; one goroutine uses it. Each reader has its own client of the SDK with its own session token. If
+// readers shared a client, the SDK would let one request fetch a token and make the others wait, longer than their limits.
 //
 // A reader sends requests to the metadata service alone. It uses no proxy and follows no redirect, which could carry the session token
 // elsewhere. Each request has its own connection, as EC2 closes that after the answer.
@@ -70,28 +69,28 @@ type reader struct {
 	sdk       *imds.Client
 	transport *http.Transport
 	observe   func(Poll)
-	answer    answer // to the last HTTP request
-	seen      seen   // from all answers
+	answer    answer // how the last HTTP request ended
+	seen      seen   // what the answers so far say about the service
 }
 
-// answer is how the last HTTP request ended. The SDK's errors do not say that plainly, and some cannot be unwrapped.
+// answer is how an HTTP request ended. The SDK's errors do not say that plainly, and some cannot be unwrapped.
 type answer struct {
 	token  bool // the request was for a session token, not for the document
-	size   int  // the most that the document may have, in bytes
+	size   int  // the largest document that get accepts, in bytes
 	status int  // the HTTP status; 0 if no whole answer came
 	body   []byte
 	err    error // why no whole answer came
 }
 
-// seen is what a reader has learned about the service from its answers, apart from documents.
+// seen is what a reader knows about the service from the answers so far.
 type seen struct {
 	endpoint string        // where the last answer came from, such as "http://169.254.169.254"
-	date     time.Time     // the Date header of the last answer that had one: the service's clock; zero if there was none
+	date     time.Time     // the Date header, the service's clock, of the last answer with this header; zero before the first
 	at       time.Time     // when that answer came, by the machine's clock
 	took     time.Duration // how long that answer took
 }
 
-// newReader returns a reader. Readers share nothing.
+// newReader returns a reader that has made no request. Readers share nothing.
 func (s *Source) newReader() *reader {
 	r := &reader{observe: s.opts.Observe, transport: &http.Transport{
 		DialContext: s.dial, DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: headerLimit,
@@ -99,23 +98,23 @@ func (s *Source) newReader() *reader {
 	if r.observe == nil {
 		r.observe = func(Poll) {}
 	}
-	// The only configuration that the SDK reads is the endpoint's environment variable: not the shared config files, nor the variable
-	// that disables it.
+	// With these options, the SDK reads no configuration but the endpoint's environment variable. In particular, it reads no config files, nor
+	// the variable that disables the metadata service.
 	r.sdk = imds.New(imds.Options{
 		Endpoint:          s.opts.Endpoint,
 		EndpointMode:      s.mode,
 		HTTPClient:        r,
 		ClientEnableState: imds.ClientEnabled,
-		EnableFallback:    aws.FalseTernary, // to version 1 of the service
+		EnableFallback:    aws.FalseTernary, // The SDK must not fall back to version 1 of the service.
 		Retryer:           aws.NopRetryer{}, // The next look tries again.
-		// The limit is in get.
+		// get has the only limit.
 		DisableDefaultTimeout: true, DisableDefaultMaxBackoff: true,
 	})
 	return r
 }
 
-// Document requests a document once, by its path below /latest/meta-data/, and returns it unchanged. The error is
-// fs.ErrNotExist if EC2 has none there.
+// Document requests a document once, by its path below /latest/meta-data/, and returns it unchanged. The error wraps fs.ErrNotExist if the
+// service has no document there.
 func (s *Source) Document(ctx context.Context, path string) ([]byte, error) {
 	body, present, err := s.newReader().get(ctx, path, longDocument)
 	if err == nil && !present {
@@ -127,8 +126,8 @@ func (s *Source) Document(ctx context.Context, path string) ([]byte, error) {
 	return body, nil
 }
 
-// read requests a document of at most size bytes, parses it, and reports the poll to the reader's observe. If EC2 has no such document, read
-// returns the zero value of T and no error. Each look for events calls it.
+// read requests a document of at most size bytes, parses it, and calls the reader's observe. If the service has no such document, read returns
+// the zero value of T and no error. All looks use it.
 func read[T any](ctx context.Context, r *reader, path string, size int, parse func([]byte) (T, error)) (T, error) {
 	start := time.Now()
 	var value T
@@ -139,35 +138,36 @@ func read[T any](ctx context.Context, r *reader, path string, size int, parse fu
 		value, err = parse(body)
 	}
 	if err != nil {
-		var none T
-		value, result = none, Failed
+		var zero T // What parse returned with an error does not count.
+		value, result = zero, Failed
 		err = readingError(path, err)
 	}
 	r.observe(Poll{Document: path, Result: result, Err: err, Latency: time.Since(start)})
 	return value, err
 }
 
-// readingError says in which document something went wrong.
+// readingError adds to an error which document was being read.
 func readingError(path string, err error) error { return fmt.Errorf("reading %q: %w", path, err) }
 
-// get requests a document of at most size bytes and returns its body. If the service answers 404, present is false: EC2 has no such document.
-// Any answer but 200 and 404 is an error.
+// get requests a document of at most size bytes and returns its body. present is false if the service answers 404: it has no such document. Any
+// other answer than 200 and 404 is an error, which wraps errToken if it came from the request for the session token.
 func (r *reader) get(ctx context.Context, path string, size int) (body []byte, present bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	r.answer = answer{size: size}
-	// The SDK calls r.Do, once for a session token if it has none, and then for the document. Do writes the answer into r.answer.
+	// The SDK calls r.Do: first for a session token, if it has none, and then for the document. Do sets r.answer.
 	_, err = r.sdk.GetMetadata(limited, &imds.GetMetadataInput{Path: path})
+	present = r.answer.status == http.StatusOK
 	absent := r.answer.status == http.StatusNotFound
 	switch {
-	case !r.answer.token && (absent || r.answer.status == http.StatusOK): // EC2 has said whether there is such a document.
-		return r.answer.body, !absent, nil
-	case ctx.Err() != nil: // the caller's deadline, not the document's
+	case !r.answer.token && (present || absent): // The service has said whether it has the document.
+		return r.answer.body, present, nil
+	case ctx.Err() != nil: // The caller's context has ended.
 		err = ctx.Err()
-	case limited.Err() != nil:
+	case limited.Err() != nil: // The limit is over.
 		err = fmt.Errorf("no answer within %s: %w", limit, context.DeadlineExceeded)
 	default:
-		err = r.answer.fault(err)
+		err = r.answer.explain(err)
 	}
 	if r.answer.token {
 		err = fmt.Errorf("%w: %w", errToken, err)
@@ -178,9 +178,9 @@ func (r *reader) get(ctx context.Context, path string, size int) (body []byte, p
 // errToken marks an error of the request for a session token, which comes before the request for the document.
 var errToken = errors.New("asking for a session token")
 
-// fault returns why a request failed, in plain words. err is the SDK's error, which it returns if the answer says no more. err may be nil: the
-// SDK takes any 2xx for success, and get only a 200.
-func (a answer) fault(err error) error {
+// explain returns why a request failed, in plain words. err is the SDK's error; explain returns err itself if the answer says no more. err is nil
+// for an answer such as 204: the SDK takes any 2xx for success, and get only a 200.
+func (a answer) explain(err error) error {
 	switch {
 	case a.err != nil:
 		return a.err
@@ -188,25 +188,25 @@ func (a answer) fault(err error) error {
 		return errors.New("the metadata service refuses to answer (403): it is disabled for this instance, or a proxy stands before it")
 	case a.status == http.StatusUnauthorized && !a.token:
 		return errors.New("the metadata service does not accept the token (401)")
-	case a.token && a.status == http.StatusOK: // The SDK refused the token, because the answer's header has no lifetime for it.
+	case a.token && a.status == http.StatusOK: // The SDK refuses a token if the answer's header does not say how long the token is valid.
 		return fmt.Errorf("the metadata service answers %d bytes that are no token", len(a.body))
-	case a.status != 0 && a.status != http.StatusOK: // Any other status but 404, which get handles.
+	case a.status != 0 && a.status != http.StatusOK: // An answer came. get handles 404 for a document.
 		return fmt.Errorf("the metadata service answers %d %s", a.status, http.StatusText(a.status))
 	default:
 		return err
 	}
 }
 
-// Do implements imds.HTTPClient. It reads the whole answer into r.answer, for get. The SDK calls it for session tokens (PUT) and documents
-// (GET).
+// Do implements imds.HTTPClient: the SDK calls it in GetMetadata, for session tokens (PUT) and documents (GET). It stores in r.answer how the
+// request ended, for get.
 func (r *reader) Do(request *http.Request) (*http.Response, error) {
-	r.answer = answer{token: request.Method == http.MethodPut, size: r.answer.size}
+	r.answer = answer{token: request.Method == http.MethodPut, size: r.answer.size} // get has set size.
 	response, err := r.exchange(request)
 	r.answer.err = err
 	return response, err
 }
 
-// exchange sends a request of the SDK, and returns the answer with its body read and checked. The answer's status and body are in r.answer, too.
+// exchange sends a request of the SDK, and reads and checks the whole answer. It stores status and body in r.answer, and returns them to the SDK.
 func (r *reader) exchange(request *http.Request) (*http.Response, error) {
 	asked := time.Now()
 	response, err := r.transport.RoundTrip(request)
@@ -220,12 +220,14 @@ func (r *reader) exchange(request *http.Request) (*http.Response, error) {
 		size = shortDocument
 	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, int64(size)+1))
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, withoutAddresses(err)
-	case len(body) > size:
+	}
+	if len(body) > size {
 		return nil, fmt.Errorf("the answer is longer than %d KiB", size>>10)
-	case r.answer.token && response.StatusCode == http.StatusOK && (len(body) == 0 || !isLine(string(body))):
+	}
+	givesToken := r.answer.token && response.StatusCode == http.StatusOK
+	if givesToken && (len(body) == 0 || !isLine(string(body))) {
 		// The SDK would keep such a token, and could not send it in a header. So no request would get the 401 that renews the token.
 		return nil, fmt.Errorf("the metadata service answers %d bytes that are no token", len(body))
 	}
@@ -234,7 +236,7 @@ func (r *reader) exchange(request *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// record remembers what an answer says about the service. took is how long the answer took.
+// record takes what an answer says about the service. took is the time from the request to the answer's header.
 func (s *seen) record(response *http.Response, took time.Duration) {
 	s.endpoint = response.Request.URL.Scheme + "://" + response.Request.URL.Host
 	if date, err := http.ParseTime(response.Header.Get("Date")); err == nil {
@@ -242,7 +244,7 @@ func (s *seen) record(response *http.Response, took time.Duration) {
 	}
 }
 
-// withoutAddresses removes the addresses from a network error, and leaves other errors as they are. The local port differs each time, and the
+// withoutAddresses removes the addresses from a network error, and returns other errors as they are. The local port differs each time, and the
 // same trouble should have the same message.
 func withoutAddresses(err error) error {
 	var op *net.OpError

@@ -25,12 +25,12 @@ const spotPath = "spot/instance-action"
 // spotActions are the actions that EC2 documents.
 var spotActions = []string{"terminate", "stop", "hibernate"}
 
-// lookForSpot is the look of the spot notice's poller.
+// lookForSpot looks once whether EC2 announces a spot interruption. It is the look of a poller.
 func lookForSpot(ctx context.Context, r *reader) (found, error) {
 	return readEvents(ctx, r, spotPath, shortDocument, parseSpot)
 }
 
-// readEvents reads a document that announces events. It says in which document something could not be read.
+// readEvents requests a document that announces events and parses it. The errors, that in found.partial included, name the document.
 func readEvents(ctx context.Context, r *reader, path string, size int, parse func([]byte) (found, error)) (found, error) {
 	f, err := read(ctx, r, path, size, parse)
 	if f.partial != nil {
@@ -39,8 +39,8 @@ func readEvents(ctx context.Context, r *reader, path string, size int, parse fun
 	return f, err
 }
 
-// parseSpot reads the notice of a spot interruption. A known action or a readable time is enough for an event; found.partial then says what
-// could not be read. With neither, the document is an error. An event without a readable time has no deadline.
+// parseSpot reads the notice of a spot interruption. A known action or a readable time is enough for an event; found.partial says what could not
+// be read. A document with neither is an error. An event without a readable time has no deadline.
 func parseSpot(body []byte) (found, error) {
 	var doc struct{ Action, Time string }
 	if err := decode(body, &doc); err != nil {
@@ -51,14 +51,16 @@ func parseSpot(body []byte) (found, error) {
 	if timeErr != nil && !slices.Contains(spotActions, action) {
 		return found{}, fmt.Errorf("neither the action %s nor the time %s can be read", shown(doc.Action), shown(doc.Time))
 	}
-	// The time is not part of the ID: amazon-ec2-metadata-mock computes it again at each look.
+	// The time is not part of the ID: amazon-ec2-metadata-mock serves another time at each request.
 	e := event.Event{ID: event.ContentID(event.SpotInterruption, action), Kind: event.SpotInterruption, State: event.Pending, Deadline: at}
-	partial := errors.New("it names no action")
-	if action != "" {
+	var partial error
+	switch {
+	case timeErr != nil: // Then the action is a known one.
+		e.Code, partial = action, fmt.Errorf("its time: %w", timeErr)
+	case action == "":
+		partial = errors.New("it names no action")
+	default:
 		e.Code, partial = parseCode(action)
-	}
-	if timeErr != nil {
-		partial = fmt.Errorf("its time: %w", timeErr)
 	}
 	return found{[]event.Event{e}, partial}, nil
 }
@@ -70,12 +72,12 @@ func parseSpot(body []byte) (found, error) {
 // It is absent until EC2 sees an elevated risk of interruption. EC2 is not known to withdraw it.
 const rebalancePath = "events/recommendations/rebalance"
 
-// lookForRebalance is the look of the rebalance recommendation's poller.
+// lookForRebalance looks once whether EC2 recommends to rebalance. It is the look of a poller.
 func lookForRebalance(ctx context.Context, r *reader) (found, error) {
 	return readEvents(ctx, r, rebalancePath, shortDocument, parseRebalance)
 }
 
-// parseRebalance reads the recommendation. The document has nothing but a time. A document without a readable time is an error.
+// parseRebalance reads a rebalance recommendation. The document has nothing but a time. A document without a readable time is an error.
 func parseRebalance(body []byte) (found, error) {
 	var doc struct{ NoticeTime string }
 	if err := decode(body, &doc); err != nil {
@@ -93,14 +95,13 @@ func parseRebalance(body []byte) (found, error) {
 	}}}, nil
 }
 
-// The two lists of planned maintenance, of the same shape:
+// The paths of the two lists of planned maintenance, which have the same form:
 //
 //	[{"NotBefore": "21 Jan 2019 09:00:43 GMT", "Code": "system-reboot", "Description": "scheduled reboot",
 //	  "EventId": "instance-event-0d59937288b749b32", "NotAfter": "21 Jan 2019 09:17:23 GMT", "State": "active"}]
 //
-// An event that is ahead or under way is in the first. Once it is canceled or completed, EC2 moves it to the second,
-// where its State says which and its Description begins with [Canceled] or [Completed]; that may take an hour. An
-// empty list is [] or absent. NotAfter may be missing.
+// An event that is ahead or under way is in the scheduled list. EC2 moves a canceled or completed event to the history, which may take an hour.
+// Its State says which, and its Description begins with [Canceled] or [Completed]. An empty list is [] or absent. NotAfter may be missing.
 const (
 	scheduledPath = "events/maintenance/scheduled"
 	historyPath   = "events/maintenance/history"
@@ -109,14 +110,15 @@ const (
 // maintenanceLayout is how EC2 writes dates in these lists.
 const maintenanceLayout = "2 Jan 2006 15:04:05 GMT"
 
-// maintenance looks for planned maintenance.
+// maintenance looks for planned maintenance. One poller uses it.
 type maintenance struct {
-	// instance is the machine's ID; "" before something is announced. The policy needs it to spread the machines of a fleet over time.
+	// instance is the instance's ID; "" while nothing was announced. The policy needs the ID to spread the instances of a fleet over time.
 	instance string
 }
 
-// look reads both lists and returns their events; found.partial says what could not be read. If the list of scheduled events cannot be read,
-// look fails. An event that is missing because the history or an entry could not be read is not over: the policy waits for what follows.
+// look reads both lists and returns their events: of the scheduled list all, of the history those that are over. If the scheduled list cannot be
+// read, look fails. If the history or an entry cannot be read, found.partial says so and its events are missing. That does no harm: the policy
+// waits long before a missing event counts as withdrawn.
 func (m *maintenance) look(ctx context.Context, r *reader) (found, error) {
 	scheduled, err := readEvents(ctx, r, scheduledPath, longDocument, parseMaintenance)
 	if err != nil {
@@ -129,8 +131,8 @@ func (m *maintenance) look(ctx context.Context, r *reader) (found, error) {
 	return found{events, errors.Join(scheduled.partial, history.partial, err)}, nil
 }
 
-// addInstance puts the instance's ID into the events. It requests the ID the first time that there are events. If that fails, the events have
-// no ID until the next look.
+// addInstance sets the instance's ID in each event. It requests the ID when there are events for the first time. If that fails, the field stays
+// empty until the next look.
 func (m *maintenance) addInstance(ctx context.Context, r *reader, events []event.Event) {
 	if len(events) > 0 && m.instance == "" {
 		m.instance, _ = read(ctx, r, instancePath, shortDocument, parseText) // Options.Observe gets the error.
@@ -140,8 +142,8 @@ func (m *maintenance) addInstance(ctx context.Context, r *reader, events []event
 	}
 }
 
-// mergeMaintenance returns the events of both lists, each once, by their IDs. If both lists have an event, the first list wins. The exception
-// is an event that is over according to the second list only: EC2 never revives an event, so what the first list says is out of date.
+// mergeMaintenance returns the events of both lists, each ID once. If an ID is repeated, the first event counts. The exception is a later event
+// that is over, while the first is not: EC2 never revives an event, so the first is out of date.
 func mergeMaintenance(first, second []event.Event) []event.Event {
 	var merged []event.Event
 	index := map[string]int{}
@@ -151,7 +153,7 @@ func mergeMaintenance(first, second []event.Event) []event.Event {
 		case !seen:
 			index[e.ID] = len(merged)
 			merged = append(merged, e)
-		case merged[i].State == event.Pending && e.State != event.Pending:
+		case merged[i].State == event.Pending && e.State != event.Pending: // Only the later one is over.
 			merged[i] = e
 		}
 	}
@@ -164,8 +166,8 @@ const (
 	mostFaults  = 3
 )
 
-// parseMaintenance reads one of the two lists. An entry that cannot be read is in found.partial, and hides no other entry. The returned error
-// means that the document is not a list. An empty document is an empty list.
+// parseMaintenance reads one of the two lists. The error means that the document is not a list. An entry that cannot be read does not hide others:
+// found.partial names it. An empty document is an empty list.
 func parseMaintenance(body []byte) (found, error) {
 	if len(strings.TrimSpace(string(body))) == 0 {
 		return found{}, nil
@@ -174,7 +176,7 @@ func parseMaintenance(body []byte) (found, error) {
 	if err := json.Unmarshal(body, &entries); err != nil {
 		return found{}, fmt.Errorf("decoding %d bytes: %w", len(body), err)
 	}
-	if entries == nil {
+	if entries == nil { // The JSON is null.
 		return found{}, errors.New("decoding a list: it is null")
 	}
 	var events []event.Event
@@ -188,16 +190,17 @@ func parseMaintenance(body []byte) (found, error) {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("entry %d: %w", i+1, err))
 		}
-		if e.ID != "" {
+		if e.ID != "" { // An entry with an error may be an event, too.
 			events = append(events, e)
 		}
 	}
-	return found{mergeMaintenance(events, nil), errors.Join(errs[:min(len(errs), mostFaults)]...)}, nil
+	unique := mergeMaintenance(events, nil) // A list may have an ID twice.
+	return found{unique, errors.Join(errs[:min(len(errs), mostFaults)]...)}, nil
 }
 
-// parseMaintenanceEvent reads one entry of a list. It may return both an event and an error, which says what could not be read: for example,
-// without a readable NotBefore the event has no deadline. An event without an ID is to be ignored: the entry is not an object, or has neither an
-// EventId nor a Code.
+// parseMaintenanceEvent reads one entry of a list. It may return both an event and an error, which says which fields could not be read: without a
+// readable NotBefore, for example, the event has no deadline. An event with the ID "" does not count: the entry is not an object, or has neither
+// an EventId nor a Code.
 func parseMaintenanceEvent(raw json.RawMessage) (event.Event, error) {
 	var doc struct{ EventID, Code, Description, State, NotBefore, NotAfter string }
 	if err := decode(raw, &doc); err != nil {
@@ -215,14 +218,14 @@ func parseMaintenanceEvent(raw json.RawMessage) (event.Event, error) {
 	}
 	var errs []error
 	addError := func(field string, err error) {
-		if err != nil { // Callers pass the result of each field, which is mostly nil.
+		if err != nil { // It is nil for a field that could be read.
 			errs = append(errs, fmt.Errorf("%s of %q: %w", field, e.ID, err))
 		}
 	}
 	var err error
-	if id == "" { // Code and time have to tell the event apart from others.
+	if id == "" { // Code and time distinguish the event from others.
 		e.ID = event.ContentID(e.Kind, code, doc.NotBefore)
-	} else if _, err = parseCode(id); err != nil { // An EventId of another shape is not used, but tells events apart.
+	} else if _, err = parseCode(id); err != nil { // The ID must not contain such a text, but its digest distinguishes the event from others.
 		e.ID = event.ContentID(e.Kind, id, code, doc.NotBefore)
 		addError("EventId", err)
 	}
@@ -239,8 +242,8 @@ func parseMaintenanceEvent(raw json.RawMessage) (event.Event, error) {
 	return e, errors.Join(errs...)
 }
 
-// parseMaintenanceState returns the state of a maintenance event. The description counts if the state does not say that the event is over. An
-// event that is not known to be over is still to come.
+// parseMaintenanceState returns the state of a maintenance event. If the field State does not say that the event is over, its description may. If
+// neither does, the event is Pending.
 func parseMaintenanceState(state, description string) event.State {
 	switch strings.ToLower(strings.TrimSpace(state)) {
 	case "canceled", "cancelled":
@@ -251,7 +254,7 @@ func parseMaintenanceState(state, description string) event.State {
 	return event.StateIn(description)
 }
 
-// parseMaintenanceDate reads a date as EC2 writes it in these lists, or in its other documents (RFC 3339), and returns it in UTC.
+// parseMaintenanceDate reads a date as EC2 writes it in the lists of maintenance, or in its other documents (RFC 3339). It returns the date in UTC.
 func parseMaintenanceDate(date string) (time.Time, error) {
 	date = strings.TrimSpace(date)
 	for _, layout := range []string{maintenanceLayout, time.RFC3339} {
@@ -272,19 +275,19 @@ const inService = "InService"
 
 // targetStates follows the target state during one boot. It is used by one goroutine.
 //
-// What a state means depends on the one before it. An instance that goes to the warm pool is being prepared, unless it
-// was in service: then its node has to be empty before it is stopped, hibernated or reused. That is remembered for one
-// boot, as an instance that is started again is prepared again.
+// What a state means depends on the states before. An instance that goes to the warm pool is being prepared, unless it was in service: then its
+// node has to be drained before the instance is stopped, hibernated or reused. served remembers that for one boot, as an instance that is started
+// again is prepared again.
 //
-// EC2 may add states, such as one for the replacement of the root volume: for an instance in service, an unknown state
-// is a departure, too. To drain for nothing does less harm than to lose the pods.
+// EC2 may add states, such as one for the replacement of the root volume. An instance that was in service leaves it if the state is unknown: to
+// drain for nothing does less harm than to lose the pods.
 type targetStates struct {
 	opts   Options
 	served bool   // the instance was in service, in this boot
-	state  string // what the last good look has found
+	state  string // the state at the last good look; "" if there was no state, or no look yet
 }
 
-// look is the look of the target state's poller.
+// look reads the target state once. It is the look of a poller.
 func (t *targetStates) look(ctx context.Context, r *reader) (found, error) {
 	state, err := read(ctx, r, targetStatePath, shortDocument, parseTargetState)
 	if err != nil {
@@ -293,12 +296,13 @@ func (t *targetStates) look(ctx context.Context, r *reader) (found, error) {
 	return t.follow(state), nil
 }
 
+// stateName matches the name of a lifecycle state, such as "InService" and "Warmed:Pending:Wait".
 var stateName = regexp.MustCompile(`^([A-Z][a-z]+)+(:([A-Z][a-z]+)+){0,2}$`)
 
-// longestState is the length of the longest target lifecycle state that is taken for one, in bytes.
+// longestState is the longest lifecycle state that is accepted, in bytes.
 const longestState = 64
 
-// parseTargetState reads a target state. It accepts any text that looks like a state, as EC2 may add some. Anything else, such as an error
+// parseTargetState reads a target state. It accepts any text that looks like a state, as EC2 may add states. Any other text, such as an error
 // page, is an error.
 func parseTargetState(body []byte) (string, error) {
 	state := strings.TrimSpace(string(body))
@@ -308,8 +312,8 @@ func parseTargetState(body []byte) (string, error) {
 	return state, nil
 }
 
-// follow takes the target state that a look has found; "" if there is none. It returns the instance's departure if the state means that the
-// instance leaves, and otherwise no event.
+// follow takes the target state at a look, "" if there is none, and calls the callbacks in Options if it is new. It returns an ASG termination if
+// the state means that the instance leaves service, and otherwise no event.
 func (t *targetStates) follow(state string) found {
 	if state != t.state && t.opts.TargetState != nil {
 		t.opts.TargetState(state)
@@ -323,22 +327,22 @@ func (t *targetStates) follow(state string) found {
 	}
 	leaves := t.served
 	switch state {
-	case "", inService, "Detached", "Standby":
+	case "", inService, "Detached", "Standby": // The instance keeps running.
 		leaves = false
 	case "Terminated", "Warmed:Terminated":
-		// An instance of the warm pool may have joined the cluster while it was being prepared, and then its node goes away just the same.
+		// Even an instance that was never in service may have a node: it may have joined the cluster while it was being prepared.
 		leaves = true
 	}
 	if !leaves {
 		return found{}
 	}
-	// An Auto Scaling group may stop an instance in its warm pool, start it, and take it out of service again, which is another event.
+	// The boot ID is part of the ID: a group may stop an instance in its warm pool, start it, and take it out of service again. That is another event.
 	id := event.ContentID(event.ASGTermination, state, t.opts.BootID)
 	return found{events: []event.Event{{ID: id, Kind: event.ASGTermination, Code: state, State: event.Pending}}}
 }
 
 // decode decodes JSON into the struct that into points to. It ignores unknown fields. A field of the wrong type stays empty, without an error:
-// callers check the fields that they need. A body that is not JSON is an error.
+// callers check the fields that they need. The error means that the body is not JSON.
 func decode(body []byte, into any) error {
 	err := json.Unmarshal(body, into)
 	if wrongType := new(json.UnmarshalTypeError); err != nil && !errors.As(err, &wrongType) {
@@ -347,7 +351,7 @@ func decode(body []byte, into any) error {
 	return nil
 }
 
-// parseTime reads a time as EC2 writes it in the documents of a spot notice and a rebalance recommendation (RFC 3339), and returns it in UTC.
+// parseTime reads a time as EC2 writes it in spot notices and rebalance recommendations (RFC 3339). It returns the time in UTC.
 func parseTime(value string) (time.Time, error) {
 	at, err := time.Parse(time.RFC3339, strings.TrimSpace(value))
 	if err != nil {
@@ -356,7 +360,7 @@ func parseTime(value string) (time.Time, error) {
 	return at.UTC(), nil
 }
 
-// The longest texts of a document that are taken over or shown, in bytes.
+// The longest texts of a document that are kept or shown, in bytes.
 const (
 	longestCode        = 64
 	longestDescription = 256
@@ -365,8 +369,8 @@ const (
 // codeShape is what codes and IDs look like, such as "system-reboot" and "instance-event-0d59937288b749b32".
 var codeShape = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
-// parseCode returns the text if it looks like a code or an ID of EC2. Otherwise it returns "" and an error that shows the text: no event
-// contains it then.
+// parseCode returns the text if it looks like a code or an ID of EC2. Otherwise it returns "", so that no event contains the text, and an error
+// that shows the text.
 func parseCode(value string) (string, error) {
 	if len(value) > longestCode || !codeShape.MatchString(value) {
 		return "", fmt.Errorf("%s is no code of letters, digits, - and _", shown(value))
@@ -374,5 +378,5 @@ func parseCode(value string) (string, error) {
 	return value, nil
 }
 
-// shown returns a text from a document as an error may quote it: printable, and of limited length.
+// shown quotes a text of a document, as an error may show it: printable, and of limited length.
 func shown(value string) string { return `"` + text.Visible(value, longestCode) + `"` }

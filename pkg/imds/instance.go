@@ -13,20 +13,20 @@ import (
 
 const (
 	instancePath = "instance-id"
-	// lifeCyclePath is how the instance was bought: spot, on-demand, and others. It never changes.
+	// lifeCyclePath is the document that says how the instance was bought: spot, on-demand, and others. It never changes.
 	lifeCyclePath = "instance-life-cycle"
-	// identityPath is the signed description of the instance, as JSON, and the only document with the account.
+	// identityPath is the description of the instance, as JSON. No other document has the account.
 	identityPath = "../dynamic/instance-identity/document" // The SDK cleans the path.
 )
 
-// Scope is what is polled on an instance. Which events EC2 sends it, by its life cycle, does not matter: life cycles have been added, and
-// a mock of the service may know only one.
+// Scope is what is polled on an instance. If anything is, all of Options.Kinds are, although EC2 sends some kinds to some life cycles only: EC2
+// has added life cycles, and a mock of the service may know only one.
 type Scope struct {
 	// LifeCycle is the instance's; empty while it is unknown.
 	LifeCycle string
 	// Standby is set if Options.LifeCycles rules the instance out: nothing is polled then.
 	Standby bool
-	// Kinds are the kinds that are polled.
+	// Kinds are the kinds of events that are polled.
 	Kinds []event.Kind
 }
 
@@ -57,10 +57,11 @@ func (s *Source) Scope(lifeCycle string) Scope {
 	return Scope{LifeCycle: lifeCycle, Kinds: s.polledKinds()}
 }
 
-// lifeCycleShape is what a life cycle looks like; it is a line, too.
+// lifeCycleShape matches a life cycle, such as "on-demand".
 var lifeCycleShape = regexp.MustCompile(`^[a-z][a-z-]*$`)
 
-// parseLifeCycle reads a life cycle. It also accepts one that EC2 may add later; an error page is an error.
+// parseLifeCycle reads a life cycle. It accepts any text that looks like one, as EC2 may add some. Any other text, such as an error page, is an
+// error.
 func parseLifeCycle(body []byte) (string, error) {
 	lifeCycle := strings.TrimSpace(string(body))
 	if !isLine(lifeCycle) || !lifeCycleShape.MatchString(lifeCycle) {
@@ -69,7 +70,7 @@ func parseLifeCycle(body []byte) (string, error) {
 	return lifeCycle, nil
 }
 
-// Instance is what the service says about the machine. What it does not have, or could not tell, is empty.
+// Instance is what the service says about the instance. A field is empty if the service does not have it, or the document could not be read.
 type Instance struct {
 	ID        string // such as "i-1234567890abcdef0"
 	Type      string // such as "m5.large"
@@ -81,9 +82,9 @@ type Instance struct {
 	LocalIP, LocalName, PublicIP, PublicName string
 }
 
-// Instance requests the machine's description, one document for each field. It returns what it could read, and the errors of the other
-// documents, joined. The field of a document that EC2 does not have stays empty, without an error. If the service hangs, Instance takes
-// 10 s for each document, or until ctx ends.
+// Instance requests the description of the instance, one document for each field. It returns what could be read, and the joined errors of the
+// documents that could not be read. If the service does not have a document, the field stays empty, without an error. If the service hangs,
+// Instance waits 10 s for each document, or until ctx ends.
 func (s *Source) Instance(ctx context.Context) (Instance, error) {
 	var i Instance
 	reader := s.newReader()
@@ -119,7 +120,7 @@ func isLine(text string) bool {
 	return len(text) <= maxLine && !strings.ContainsFunc(text, func(r rune) bool { return r < '!' || r > '~' })
 }
 
-// parseText reads a document of one line, without the blanks around it. Anything else, such as an error page, is an error.
+// parseText reads a document of one line, and drops blanks around it. Any other document, such as an error page, is an error.
 func parseText(body []byte) (string, error) {
 	text := strings.TrimSpace(string(body))
 	if !isLine(text) {

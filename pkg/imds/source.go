@@ -1,14 +1,17 @@
-// Package imds is the event source over EC2's instance metadata service: it looks at the documents in which EC2 announces
-// what will happen to the machine and turns them into events.
+// Package imds is the event source over EC2's instance metadata service: it reads the documents in which EC2 announces what will happen to the
+// instance, and turns them into events.
 //
 //	spot/instance-action                    spot-interruption         every 500 ms
 //	autoscaling/target-lifecycle-state      asg-termination           every 2 s
 //	events/recommendations/rebalance        rebalance-recommendation  every 5 s
 //	events/maintenance/{scheduled,history}  scheduled-maintenance     every 30 s
 //
-// Each kind of event has a poller of its own (poller.go), with a client and a session token of its own. So a document that hangs delays no
-// other. client.go has the limits. A failed look is reported as trouble and never as an empty snapshot: only EC2's own "there is none" means
-// that nothing is announced. documents.go reads the documents; docs/events.md says how it reads odd ones.
+// A look is one reading of the documents for a kind of event. Each kind has a poller of its own (poller.go), which looks at an interval, with a
+// client and a session token of its own. So a document that hangs delays no other. client.go has the limits. documents.go reads the documents;
+// docs/events.md says how it reads odd ones.
+//
+// A look is good if the service has answered with a readable document, or with 404: then nothing is announced. A good look delivers a snapshot.
+// Any other look delivers trouble, and never an empty snapshot.
 //
 // Newcomers begin with Source.Run.
 //
@@ -30,43 +33,43 @@ import (
 	"github.com/nth-project/nth/pkg/loop"
 )
 
-// DefaultInterval is short because a spot notice gives two minutes, and every millisecond before the cordon is lost.
+// DefaultInterval is short because a spot notice gives two minutes, and the time before the cordon is lost.
 const DefaultInterval = 500 * time.Millisecond
 
-// The looks for other kinds of events are this many times as far apart as those for a spot notice: they announce what is minutes or days away.
+// The interval for another kind of event is this many times Options.Interval: other kinds are announced minutes or days ahead.
 const (
 	targetStateRatio = 4
 	rebalanceRatio   = 10
 	maintenanceRatio = 60
 )
 
-// lifeCyclePause is the time between two questions for the life cycle.
+// lifeCyclePause is the time between two requests for the life cycle.
 const lifeCyclePause = time.Second
 
 // Options say what a Source polls, and how often.
 type Options struct {
-	// Endpoint is the service's URL, which ends after the host or port: the SDK drops a path. Empty means EC2's own, which the environment
-	// variable AWS_EC2_METADATA_SERVICE_ENDPOINT overrides.
+	// Endpoint is the service's URL. It ends after the host or port: the SDK drops a path. Empty means the URL in the environment variable
+	// AWS_EC2_METADATA_SERVICE_ENDPOINT, or else EC2's own.
 	Endpoint string
 	// EndpointMode says which of EC2's own addresses is used: "IPv4" or "IPv6", in any case. Empty means IPv4. It has no effect if an
 	// endpoint is given.
 	EndpointMode string
-	// Interval is the time between two looks for a spot notice. Zero means the default. The other looks are 4, 10 and 60 times as far
-	// apart.
+	// Interval is the time between two looks for a spot notice. Zero means the default. The intervals for the other kinds are 4, 10 and 60
+	// times as long.
 	Interval time.Duration
-	// LifeCycles, if not empty, names the life cycles ("spot", "on-demand", ...) of the instances on which anything is
-	// polled at all. Nothing is polled until the life cycle is known.
+	// LifeCycles, if not empty, are the life cycles ("spot", "on-demand", ...) of the instances on which the source polls. On other instances,
+	// and until the life cycle is known, it polls nothing.
 	LifeCycles []string
-	// Kinds are the kinds to poll; nil means all that this source knows, and others are ignored.
+	// Kinds are the kinds of events to poll; nil means event.PolledKinds. Kinds that are not in event.PolledKinds are ignored.
 	Kinds []event.Kind
-	// BootID identifies this boot of the machine. It is part of the ID of an ASG termination, whose document has no
-	// identity of its own, and required if that kind is polled.
+	// BootID identifies this boot of the machine. It is part of the ID of an ASG termination, whose document has no ID. It is required if that
+	// kind is polled.
 	BootID string
-	// WasInService says that the instance's Auto Scaling group has wanted it in service before, in this boot; InService,
-	// if set, is called once when it first does. From then on, other target states mean that the instance leaves.
+	// WasInService says that the target state has been InService before, in this boot. Otherwise InService, if set, is called once, when that
+	// is first so. From then on, most other target states mean that the instance leaves.
 	WasInService bool
 	InService    func()
-	// TargetState, if set, is called when the group's target state for the instance changes; "" is none.
+	// TargetState, if set, is called when the group's target state for the instance changes; state is "" if there is none.
 	TargetState func(state string)
 	// Observe, if set, is called after each request for a document, from several goroutines at once.
 	Observe func(Poll)
@@ -79,14 +82,14 @@ type Source struct {
 	opts Options
 	mode imds.EndpointModeState
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// targetStates follows the target state of this boot, so it outlives a run.
+	// targetStates follows the target state of this boot. It outlives a call of Run.
 	targetStates *targetStates
 
 	mu      sync.Mutex
-	pollers []*poller // of the current run
+	pollers []*poller // those of the current Run, for Stalled
 }
 
-// New returns a source that has not made a request yet. The error says which option is invalid.
+// New returns a Source. It makes no request. The error says which option is invalid.
 func New(opts Options) (*Source, error) {
 	if opts.Interval = cmp.Or(opts.Interval, DefaultInterval); opts.Interval < 0 {
 		return nil, fmt.Errorf("polling every %s: the interval must be positive", opts.Interval)
@@ -110,26 +113,28 @@ func New(opts Options) (*Source, error) {
 // EndpointModeVariable is the environment variable from which AWS's SDKs take the endpoint mode.
 const EndpointModeVariable = "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE"
 
-// dialTimeout is short because the service is on the same host: without a connection after that time, a packet was lost.
+// dialTimeout is short because the service is on the same host: if there is no connection after that time, a packet was lost.
 const dialTimeout = 500 * time.Millisecond
 
-// Run looks for events and delivers snapshots to the sink until ctx ends. Then it waits for its last request. Run never gives
-// up: it reports a missing or broken service to the sink, and tries again. On an instance that Options.LifeCycles excludes, it polls nothing,
-// and only waits for ctx. Call it once at a time.
+// Run looks for events and delivers snapshots to the sink until ctx ends. Then it waits for its pollers. Run never gives up: it reports a missing
+// or broken service to the sink, and tries again. If Options.LifeCycles excludes the instance, Run polls nothing, and only waits for the end of
+// ctx. Call Run once at a time.
 func (s *Source) Run(ctx context.Context, sink event.Sink) {
-	scope := s.Scope("")
+	const unknown = ""
+	scope := s.Scope(unknown)
 	if len(s.opts.LifeCycles) > 0 {
 		lifeCycle, known := s.awaitLifeCycle(ctx)
-		if !known { // ctx has ended.
-			return
+		if !known {
+			return // ctx has ended.
 		}
 		scope = s.Scope(lifeCycle)
 	}
 	if s.opts.Scoped != nil {
 		s.opts.Scoped(scope)
 	}
-	if scope.Standby { // An earlier process may have found something, with other settings.
-		for _, kind := range s.polledKinds() { // An empty snapshot says that no event of the kind is announced.
+	if scope.Standby {
+		// An earlier process, with other settings, may have recorded an event. An empty snapshot withdraws it.
+		for _, kind := range s.polledKinds() {
 			sink.Snapshot(event.Snapshot{Kind: kind})
 		}
 	}
@@ -141,8 +146,8 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) {
 	pollers.Wait()
 }
 
-// awaitLifeCycle requests the life cycle until the service gives it. known is false if ctx ends first. A document that is absent (some
-// simulators have none) is requested again, like one that failed.
+// awaitLifeCycle requests the life cycle until the service answers with one. known is false if ctx ends first. If the document is absent, as in
+// some simulators, it is requested again.
 func (s *Source) awaitLifeCycle(ctx context.Context) (lifeCycle string, known bool) {
 	reader := s.newReader()
 	for {
@@ -155,12 +160,12 @@ func (s *Source) awaitLifeCycle(ctx context.Context) (lifeCycle string, known bo
 	}
 }
 
-// polledKinds returns the kinds of Options.Kinds that a metadata service announces.
+// polledKinds returns those of Options.Kinds that the metadata service announces.
 func (s *Source) polledKinds() []event.Kind {
 	return slices.DeleteFunc(event.PolledKinds(), func(k event.Kind) bool { return !slices.Contains(s.opts.Kinds, k) })
 }
 
-// newPollers returns a new poller for each kind, and remembers them for Stalled.
+// newPollers returns a new poller for each kind, and stores the pollers for Stalled.
 func (s *Source) newPollers(kinds []event.Kind) []*poller {
 	all := []*poller{
 		{kind: event.SpotInterruption, interval: s.opts.Interval, look: lookForSpot},
@@ -178,8 +183,8 @@ func (s *Source) newPollers(kinds []event.Kind) []*poller {
 	return all
 }
 
-// Stalled returns an error if a poller hangs: it has neither begun nor ended a look for far longer than its interval and its limits allow. A
-// service that does not answer makes no poller hang, because each look has a limit.
+// Stalled returns an error if a poller hangs: it has neither begun nor ended a look for far longer than its interval and its limits allow. If the
+// service does not answer, no poller hangs: each request has a limit.
 func (s *Source) Stalled() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
