@@ -1,9 +1,12 @@
 // Package evict empties one node of its pods: which of them have to go, when each is evicted or deleted, and what holds it.
 //
-// It gets by with the rights of a kubelet, which are narrow. It uses the filters of k8s.io/kubectl/pkg/drain, which decide which pods a
-// drain concerns, with a client that answers from memory. The rest of that package fails with this identity, or does not do enough: it
-// looks up the DaemonSet of a pod, which a kubelet may not; it polls each evicted pod until the answer is 404, while
-// a kubelet gets 403 once the pod has left its node; and it never deletes a pod that is not evicted in time.
+// It needs only the rights of a kubelet. The filters of k8s.io/kubectl/pkg/drain decide which pods a drain concerns; a client that answers from
+// memory feeds them. The rest of kubectl's package does not fit. It looks up the DaemonSet of a pod, which a kubelet may not. It polls each
+// evicted pod until the answer is 404, while a kubelet gets 403 once the pod has left its node. And it never deletes a pod that is not
+// evicted in time.
+//
+// Words: a pod's turn is the latest time that leaves it its grace before the deadline (Pods.limits). A look is one read of the Node by
+// pkg/drain; looks are numbered. A round is how often a controller has brought its pods back to the node.
 //
 // Newcomers begin with Pods.plan, which says what comes next for a pod, and when.
 package evict
@@ -48,7 +51,8 @@ type Options struct {
 	// RespectDoNotDisrupt treats pods with karpenter.sh/do-not-disrupt: "true" or cluster-autoscaler.kubernetes.io/safe-to-evict: "false" like
 	// those with AtDeadline. Annotation takes precedence.
 	RespectDoNotDisrupt bool
-	// Last is the pod in which the drain itself runs, as "namespace/name". It goes when no other is left, whatever the deadline. "" is none.
+	// Last is the pod in which this process itself runs, as "namespace/name"; "" if it does not run on the node. It is evicted when no other
+	// pod is left, whatever the deadline.
 	Last string
 	// Gate, if set, limits evictions and deletions; it is shared with the drains of other nodes. Urgent, if set, reports whether this node's
 	// requests are urgent there. It may be called from any goroutine.
@@ -68,54 +72,56 @@ func New(client rest.Interface, name string, opts Options) *Evictor {
 	return &Evictor{client: client, name: name, opts: opts}
 }
 
-// Drain is what Pods are asked for. All methods are called in its loop.
+// Drain is the drain of the node to which Pods belong; pkg/drain implements it. All methods are called in the loop of Pods.
 type Drain interface {
-	// Terms are what holds for all pods now.
+	// Terms returns what the drain wants of all pods now.
 	Terms() Terms
-	// Look requests a look at the Node, and returns its number: it begins after the call.
+	// Look requests a look at the Node that begins after the call, and returns its number.
 	Look() int
-	// Met is called when a pod is found that has to go. A fresh one was not on the node at the first list.
+	// Met is called when a pod is found that has to go. A fresh pod was not on the node at the first list.
 	Met(pod *corev1.Pod, fresh bool)
-	// Report is called when something happened to a pod, or to all if pod is nil. detail names the budget, the reason or the controller.
+	// Report is called when something happened to a pod, or to all pods if pod is nil. detail names the budget, the reason or the controller.
 	Report(what state.TransitionKind, pod *corev1.Pod, detail string)
 }
 
-// Terms are what holds for all pods of a node.
+// Terms are what a drain wants of all pods of its node.
 type Terms struct {
 	// Evict: pods have to go.
 	Evict bool
 	// Hard is when the machine is gone: pods that are left are deleted in time. Soft is when the drain should have ended. Zero is never.
 	Hard, Soft time.Time
-	// From is when evictions begin; zero if that is not known. A pod does not wait for it beyond its turn.
+	// From is when evictions begin; zero if that is not known yet. A pod does not wait for a known From beyond its turn.
 	From time.Time
-	// Closed: the Node takes no pods. Looked is the number of the last look at it that has returned; 0 if none has.
+	// Closed: the Node takes no pods. Looked is the number of the last look at the Node that has returned; 0 if none has.
 	Closed bool
 	Looked int
-	// Reopened: somebody uncordoned the node: pods that come now stay. Pods that came after Since stay, too; zero is never.
+	// Reopened: somebody uncordoned the node, and pods that come now stay.
 	Reopened bool
-	Since    time.Time
+	// Since: pods that came to the node after this time stay, too. If it is zero, no pod stays for this reason.
+	Since time.Time
 }
 
 // hasDeadline reports whether there is a deadline, hard or soft.
 func (t Terms) hasDeadline() bool { return !t.Hard.IsZero() || !t.Soft.IsZero() }
 
-// near reports whether a deadline leaves no time for long pauses between requests. It is false again once a hard deadline is long over, or a
-// soft one is over.
+// near reports whether a deadline leaves no time for long pauses between requests. It is false again once a soft deadline is over, or a hard
+// one is over by overtime.
 func (t Terms) near(now time.Time) bool {
 	const near = 10 * time.Minute
 	softNear := t.Soft.After(now) && t.Soft.Sub(now) < near
-	return softNear || !t.Hard.IsZero() && t.Hard.Sub(now) < near && now.Before(t.Hard.Add(overtime))
+	hardNear := !t.Hard.IsZero() && t.Hard.Sub(now) < near && now.Before(t.Hard.Add(overtime))
+	return softNear || hardNear
 }
 
 const (
-	// patience is how long evictions wait for the Node where the machine is lost anyway, and leastPatience even if no time is left: the
-	// Node may be opted out.
+	// patience is how long evictions wait at most for a look at the Node before a hard deadline. leastPatience is how long they wait even if
+	// no time is left, since the Node may be opted out.
 	patience      = 10 * time.Second
 	leastPatience = time.Second
 )
 
-// Patience is until when evictions wait for a look at the Node before a hard deadline. began is when they began to wait. They wait for a
-// quarter of the time that was left then, but at least leastPatience and at most patience.
+// Patience returns until when evictions wait for a look at the Node before a hard deadline. began is when they began to wait. They wait for
+// a quarter of the time that was left then, but at least leastPatience and at most patience.
 func (t Terms) Patience(began time.Time) time.Time {
 	return began.Add(min(patience, max(t.Hard.Sub(began)/4, leastPatience)))
 }
@@ -126,23 +132,22 @@ type Pods struct {
 	loop  *loop.Loop
 	drain Drain
 
-	watching bool
+	watching bool         // Begin was called
 	lists    kube.Trouble // why the pods cannot be listed
-	// synced: there has been a complete list.
-	synced bool
-	pods   map[types.UID]*target
-	owners map[string]*owner
-	counts Counts
+	synced   bool         // there has been a complete list
+	pods     map[types.UID]*target
+	owners   map[string]*owner // by the owner's name
+	counts   Counts
 
-	// The next Act plans for the pods in touched, or for all of them. wake is when to come back to the others.
+	// The next Act plans for the pods in touched; if all is set, for all pods. wake is when something is due for any other pod; zero if nothing is.
 	all     bool
 	touched []*target
 	wake    time.Time
 
-	// proving: Prove's list is under way. The next one is not made before proveAt.
+	// proving: a list of Prove is under way. The next list is not made before proveAt.
 	proving bool
 	proveAt time.Time
-	// proven is the last number of Prove for which a list has shown that no pod has to go.
+	// proven is the last number given to Prove for which a list has shown that no pod has to go.
 	proven int
 }
 
@@ -154,7 +159,7 @@ type Counts struct {
 	Evicted, Deleted int
 }
 
-// Pods returns what is known of the node's pods: nothing, until Begin. Its methods must be called in the loop.
+// Pods returns what is known of the node's pods: nothing, until Begin. The methods of Pods must be called in the loop.
 func (e *Evictor) Pods(in *loop.Loop, drain Drain) *Pods {
 	return &Pods{
 		Evictor: e, loop: in, drain: drain,
@@ -198,7 +203,8 @@ func (p *Pods) going() iter.Seq[*target] {
 	}
 }
 
-// Left returns the pods that have to go and are still on the node. Keys are "namespace/name", values say what holds the pod; "" is nothing.
+// Left returns the pods that have to go and are still on the node. A key is "namespace/name". Its value names what holds the pod, such as a
+// disruption budget; "" if nothing does.
 func (p *Pods) Left() map[string]string {
 	left := map[string]string{}
 	for t := range p.going() {
@@ -218,9 +224,9 @@ func (p *Pods) Staying() []*corev1.Pod {
 	return staying
 }
 
-// Prove reports whether a list of the pods, made for this number, has shown that none has to go. Otherwise it makes that list, and returns when to
-// call it again; zero means after the next change. Callers use a higher number when something voids the earlier proofs. The list is newer than
-// the call. A pod in it that the watch has not shown yet is waited for.
+// Prove reports whether a list of the pods, made for this number, has shown that no pod has to go. If there is no such list, it starts one in
+// the background, and returns when to call it again; zero means after the next change. Callers use a higher number when something voids the
+// earlier proofs. While the list shows a pod that has to go and that the watch has not shown yet, nothing is proven.
 func (p *Pods) Prove(number int, now time.Time) (proven bool, again time.Time) {
 	switch {
 	case p.proven == number:
@@ -232,19 +238,22 @@ func (p *Pods) Prove(number int, now time.Time) (proven bool, again time.Time) {
 	}
 	p.proving = true
 	p.loop.Go(func(ctx context.Context) func() {
-		list, err := p.listPods(ctx, metav1.ListOptions{}) // As of now: a server from 1.31 answers from its cache once that is up to date (KEP-2340).
+		// Without a version, the list is as of now. A server from 1.31 answers from its cache once that is up to date (KEP-2340).
+		list, err := p.listPods(ctx, metav1.ListOptions{})
 		return func() {
 			pause := max(provePause, kube.RetryAfter(err))
 			if err != nil && !kube.Passing(err) {
 				pause = refusedPause
 			}
-			if p.proving, p.proveAt = false, time.Now().Add(pause); err != nil {
+			p.proving, p.proveAt = false, time.Now().Add(pause)
+			if err != nil {
 				p.handleListError(err)
 				return
 			}
 			p.handleListed()
-			terms := p.terms()
-			if !slices.ContainsFunc(list.Items, func(pod corev1.Pod) bool { return p.pods[pod.UID] == nil && !p.opts.Stays(&pod, terms) }) {
+			terms := p.drain.Terms()
+			unseen := func(pod corev1.Pod) bool { return p.pods[pod.UID] == nil && !p.opts.Stays(&pod, terms) }
+			if !slices.ContainsFunc(list.Items, unseen) { // Pods that the watch has shown are counted as Left.
 				p.proven = number
 			}
 		}
@@ -256,14 +265,14 @@ func (p *Pods) Prove(number int, now time.Time) (proven bool, again time.Time) {
 func Name(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
 
 const (
-	// overtime is the time that a pod gets if the deadline is over and the machine is still there: enough for most to end by
-	// themselves, short enough to be a last effort.
+	// overtime is the time that a pod gets if the deadline is over and the machine is still there. It is enough for most pods to end by
+	// themselves, and short enough to be a last effort.
 	overtime = 30 * time.Second
-	// overdueAfter is how much longer than its grace period a pod may take to end before critical pods stop waiting for it, and how long
-	// an accepted eviction may show no effect before it is repeated. The kubelet needs seconds to clean up after the last container;
-	// what takes longer is stuck, for instance behind a finalizer or a volume, and needs no name service any more.
+	// overdueAfter is how much longer than its grace period a pod may take to end before critical pods stop waiting for it. It is also how
+	// long an accepted eviction may show no effect before it is repeated. The kubelet needs seconds to clean up after the last container. A
+	// pod that takes longer is stuck, for instance behind a finalizer or a volume, and needs no name service any more.
 	overdueAfter = 10 * time.Second
-	// lookGrace is how long a pod whose turn has come waits for a look at the Node: after an outage, there is one within two seconds.
+	// lookGrace is how long a pod whose turn has come waits for a look at the Node. After an outage, a look returns within two seconds.
 	lookGrace = 3 * time.Second
 	// shortestPause is the shortest time between two requests for a pod whose turn has come.
 	shortestPause = 100 * time.Millisecond
@@ -273,30 +282,30 @@ const (
 	provePause = time.Second
 	// refusedPause is the least pause after a refusal that does not pass by itself.
 	refusedPause = 5 * time.Second
-	// mostOwners bounds the owners that are remembered: a guard may stand for weeks, and each Job is another owner.
+	// mostOwners bounds the owners that are remembered: a drain may last for weeks, and each Job is another owner.
 	mostOwners = 4096
 )
 
-// evictions are the pauses after failures, and while a budget holds a pod: one that yields costs seconds of a notice.
+// evictions are the pauses after failures, and while a budget holds a pod. They are short: a budget may yield at any moment of the notice.
 var evictions = kube.Backoff(100*time.Millisecond, 1500*time.Millisecond)
 
-// stage is where a pod of the node stands.
+// stage is how far a pod is on its way off the node.
 type stage int
 
 const (
-	// staying: it need not go, by the rules, the settings or its annotation.
+	// staying: the pod need not go, by the rules, the settings or its annotation.
 	staying stage = iota
-	// exempt: it stays although it would have to go. It came back too often, or came after somebody uncordoned the node.
+	// exempt: the pod stays although it would have to go. It came back too often, or came after somebody uncordoned the node.
 	exempt
-	// waiting: it has to go, and is not terminating.
+	// waiting: the pod has to go, and is not terminating.
 	waiting
-	// terminating: it ends within its grace.
+	// terminating: the pod ends within its grace.
 	terminating
-	// overdue: it is terminating, and should have ended. It counts as one that has to go until it is gone.
+	// overdue: the pod is terminating, and should have ended.
 	overdue
 )
 
-// goes reports whether a pod has to go.
+// goes reports whether a pod in this stage has to go.
 func (s stage) goes() bool { return s >= waiting }
 
 // target is a pod of the node. The zero value is one that stays; all other fields are for one that has to go.
@@ -304,45 +313,45 @@ type target struct {
 	pod   *corev1.Pod
 	stage stage
 	metAt time.Time
-	// round is how often its owner has brought pods back (see rounds).
+	// round is how often the pod's owner had brought pods back when this one was found (see rounds).
 	round int
-	// needsLook is the look that has to return first. For a pod that comes to a closed node that is the next one, as somebody may have
-	// uncordoned the node; for any other, the first.
+	// needsLook is the number of the look that has to return before the pod is evicted. For a pod that comes to a closed node it is the next
+	// look, as somebody may have uncordoned the node. For any other pod it is the first look.
 	needsLook int
 	last      request
 	// The next request is made at next at the earliest. backoff are the pauses after failures.
 	next    time.Time
 	backoff wait.Backoff
-	// credited is what is counted of it: PodEvicted or PodDeleted. That is once it is terminating: a webhook may have made a request a dry run.
+	// credited is what the pod is counted as in Counts: PodEvicted or PodDeleted; "" if it is not counted. A pod is counted once it is
+	// terminating, as a webhook may have made the request a dry run.
 	credited state.TransitionKind
-	held     string // what holds it now, in words
-	reported kube.Reasons
+	held     string       // what holds the pod now, in words
+	reported kube.Reasons // what held the pod, as far as it was reported
 	// endBy is when a pod that is terminating should have ended.
 	endBy time.Time
 }
 
-// request is the last request for a pod. The zero value is none.
+// request is the last request for a pod. The zero value means that no request was made.
 type request struct {
-	what state.TransitionKind
-	// at is when it was made, or accepted. urgent: the pod's turn had come then.
+	what state.TransitionKind // PodEvicted or PodDeleted
+	// at is when the request was made, or accepted. urgent: the pod's turn before a hard deadline had come when it was made.
 	at     time.Time
 	urgent bool
-	// open: it is under way, and cancel ends it. sent: it has left the gate. accepted, refused: what the API server has answered.
+	// open: the request is under way, and cancel ends it. sent: it has left the gate. accepted, refused: what the API server has answered.
 	open, sent, accepted, refused bool
 	cancel                        context.CancelFunc
-	cut                           string // how much of its grace the deadline leaves the pod, if that is not all
+	cut                           string // how much of its grace the deadline leaves the pod; "" if all of it
 }
 
-// owner is the controller of pods, or whatever else makes them.
+// owner is the controller of pods. A pod without a controller is its own owner.
 type owner struct {
 	name string
-	// from is when the first of its pods began to leave, by the API server's clock: pods that are younger have come back, in this round.
+	// from is when the first of the owner's pods began to leave, by the API server's clock; zero if none has. Younger pods have come back, in
+	// this round.
 	from     time.Time
 	round    int
-	reported bool // its pods are left on the node
+	reported bool // it was reported that the owner's pods are left on the node
 }
-
-func (p *Pods) terms() Terms { return p.drain.Terms() }
 
 // replacePods handles a complete list from the Reflector. A pod that is not in the list is gone, even if the watch has not said so.
 func (p *Pods) replacePods(all []*corev1.Pod) {
@@ -355,7 +364,7 @@ func (p *Pods) replacePods(all []*corev1.Pod) {
 			p.handleGone(t.pod)
 		}
 	}
-	for _, pod := range all { // after those that they replace have gone
+	for _, pod := range all { // Only now, as handleGone has to record first that the pods they replace have left.
 		p.handlePod(pod)
 	}
 	if !p.synced {
@@ -363,7 +372,7 @@ func (p *Pods) replacePods(all []*corev1.Pod) {
 	}
 }
 
-// handlePod handles a pod that is on the node: it decides whether the pod has to go, and takes note if that has changed.
+// handlePod handles a pod that is on the node: it decides whether the pod has to go, and acts on a change of the pod or of that decision.
 func (p *Pods) handlePod(pod *corev1.Pod) {
 	t, known := p.pods[pod.UID]
 	if !known {
@@ -371,14 +380,16 @@ func (p *Pods) handlePod(pod *corev1.Pod) {
 		p.pods[pod.UID] = t
 	}
 	t.pod = pod
-	terms := p.terms()
-	switch mustGo := terms.Evict && t.stage != exempt && !p.opts.Stays(pod, terms); {
+	terms := p.drain.Terms()
+	mustGo := terms.Evict && t.stage != exempt && !p.opts.Stays(pod, terms)
+	switch {
 	case t.stage.goes() && mustGo:
 		p.follow(t)
 	case t.stage.goes():
 		p.release(t, staying)
 	case mustGo:
-		p.meet(t, p.synced && !known)
+		fresh := p.synced && !known
+		p.meet(t, fresh)
 	} // Otherwise it stays, as before.
 }
 
@@ -402,10 +413,10 @@ func (p *Pods) Restart() {
 	}
 }
 
-// meet handles a pod that has to go from now on. A fresh one was not on the node at the first list. The pod becomes exempt instead if it came
+// meet handles a pod that has to go from now on. A fresh pod was not on the node at the first list. The pod becomes exempt instead if it came
 // after an uncordon, or if its owner has brought pods back too often.
 func (p *Pods) meet(t *target, fresh bool) {
-	terms, now := p.terms(), time.Now()
+	terms, now := p.drain.Terms(), time.Now()
 	if terms.Reopened && fresh { // The uncordon says that pods may come.
 		t.stage = exempt
 		return
@@ -429,21 +440,21 @@ func (p *Pods) meet(t *target, fresh bool) {
 	p.counts.Total++
 	p.touched = append(p.touched, t)
 	p.drain.Met(t.pod, fresh)
-	if t.pod.DeletionTimestamp != nil { // No noteDeparture: it was leaving before the drain, so its replacement does not count as a return.
+	if t.pod.DeletionTimestamp != nil { // It was leaving before the drain. So its replacement is no return, and noteDeparture is not called.
 		t.terminates()
 	}
 }
 
-// follow handles a change of a pod that has to go. Once it is terminating, for any reason, it is not evicted any more: a second eviction
+// follow handles a change of a pod that has to go. Once the pod is terminating, for any reason, it is not evicted any more: a second eviction
 // would have no effect, and audit logs would show two. All that may be left to do is to shorten its grace before the deadline.
 //
-// A request that has been sent is not canceled: before the API server removes a pod without a grace, it writes that the pod is
-// terminating, and if the client goes away in between, the pod stays so for ever.
+// A request that has been sent is not canceled. To remove a pod without a grace, the API server first writes that the pod is terminating, and
+// then removes it. If the client goes away in between, the pod stays terminating for ever.
 func (p *Pods) follow(t *target) {
 	p.touched = append(p.touched, t)
 	switch {
 	case t.pod.DeletionTimestamp == nil: // It is not terminating yet.
-	case t.stage >= terminating: // Its grace may have been shortened, or only a finalizer holds it now.
+	case t.stage >= terminating: // The change may be a shorter grace.
 		t.endBy = loop.Soonest(t.endBy, time.Now().Add(givenGrace(t.pod)+overdueAfter))
 	default:
 		if t.last.open && !t.last.sent {
@@ -463,23 +474,26 @@ func givenGrace(pod *corev1.Pod) time.Duration {
 	return seconds(*pod.DeletionGracePeriodSeconds)
 }
 
-// terminates records that a pod is terminating, and sets when it should have ended. That is counted from now, on the monotonic clock: the
-// pod's timestamps are by the API server's clock.
+// terminates records that a pod is terminating, and sets when it should have ended. That time is counted from now, since the pod's timestamps
+// are by the API server's clock.
 func (t *target) terminates() {
 	t.stage, t.endBy = terminating, time.Now().Add(givenGrace(t.pod)+overdueAfter)
 }
 
-// credit counts a pod that goes as evicted or deleted, and reports that, if a request of ours may have done it. A pod is counted once.
+// credit counts a pod that leaves as evicted or deleted, and reports that, if the last request for it may have had that effect. A pod is
+// counted once: one whose eviction was followed by a deletion counts as deleted.
 func (p *Pods) credit(t *target) {
 	t.held = ""
-	switch what := t.last.what; {
-	case !t.last.sent || t.last.refused || t.credited == what || t.credited == state.PodDeleted: // Somebody else has done it, or it is counted.
+	byUs := t.last.sent && !t.last.refused // otherwise somebody else has removed the pod
+	counted := t.credited == t.last.what || t.credited == state.PodDeleted
+	if !byUs || counted {
 		return
-	case what == state.PodEvicted:
+	}
+	if t.last.what == state.PodEvicted {
 		p.counts.Evicted++
-	default:
+	} else {
 		p.counts.Deleted++
-		if t.credited != "" { // Its grace was shortened by a deletion: it counts as deleted now.
+		if t.credited != "" { // It was counted as evicted, and the deletion has shortened its grace.
 			p.counts.Evicted--
 		}
 	}
@@ -487,26 +501,26 @@ func (p *Pods) credit(t *target) {
 	p.drain.Report(t.credited, t.pod, t.last.cut)
 }
 
-// noEffect is what is reported of a pod that keeps running although its eviction was accepted: a webhook may have made that a dry run.
+// noEffect is reported of a pod that keeps running although its eviction was accepted. A webhook may have made the eviction a dry run.
 const noEffect = "accepted, but the pod is not terminating"
 
 // handleGone handles that a pod has left the node. last is the pod as it was before that.
 func (p *Pods) handleGone(last *corev1.Pod) {
 	t, known := p.pods[last.UID]
 	delete(p.pods, last.UID)
-	if !known || !t.stage.goes() { // It was never to go.
+	if !known || !t.stage.goes() { // The drain did not want it to go, so there is nothing to count or report.
 		return
 	}
 	p.credit(t)
 	t.pod = last
-	if t.stage < terminating {
+	if t.stage < terminating { // Otherwise follow has recorded its departure.
 		p.noteDeparture(t)
 	}
 	p.abandon(t)
 	p.drain.Report(state.PodGone, last, "")
 }
 
-// abandon cancels the request that is under way for a pod that is gone, or need not go any more.
+// abandon cancels the request that is under way for a pod that is gone, or need not go any more. The next Act plans for all pods.
 func (p *Pods) abandon(t *target) {
 	p.all = true // Critical pods may have waited for it.
 	if t.last.open {
@@ -514,18 +528,19 @@ func (p *Pods) abandon(t *target) {
 	}
 }
 
-// SpareLate lets pods stay that came to a closed node after a look had begun: the next one has shown that somebody uncordoned the node.
+// SpareLate lets pods stay that came to a closed node after the look of this number had begun. The guard calls it when the next look has shown
+// that somebody uncordoned the node.
 func (p *Pods) SpareLate(look int) {
 	for t := range p.going() {
-		if t.needsLook > max(look, 1) {
+		if t.needsLook > max(look, 1) { // Pods that were there at the first list have 1.
 			p.release(t, exempt)
 		}
 	}
 }
 
-// release lets a pod stay that had to go, as staying or exempt.
+// release lets a pod stay that had to go: in the stage staying or exempt.
 func (p *Pods) release(t *target, to stage) {
-	if t.stage >= terminating || t.last.accepted { // It goes all the same, though the watch may not show that yet.
+	if t.stage >= terminating || t.last.accepted { // It ends all the same, though the watch may not show that yet.
 		p.credit(t)
 	}
 	p.abandon(t)
@@ -534,11 +549,11 @@ func (p *Pods) release(t *target, to stage) {
 	p.drain.Report(state.GoalChanged, nil, "") // The counts have changed.
 }
 
-// A cordon does not keep off pods that tolerate it, or that name the node themselves: their controller replaces each one that is
-// evicted, on the same node. So they are evicted in rounds, with pauses that grow, and left there after the last round.
+// A cordon does not keep off pods that tolerate it, or that name the node themselves: their controller replaces each evicted pod, on the same
+// node. So these pods are evicted in rounds, with pauses that grow, and left on the node after the last round.
 
-// rounds are the pauses before the pods of a round are evicted, so that all of them are likely to be there. Pods of round 1 may have been
-// bound before the scheduler heard of the cordon.
+// rounds are the pauses before the pods of each round are evicted, so that all pods of the round are likely to be on the node. Pods of round
+// 0 have not come back. Pods of round 1 may have been bound before the scheduler knew of the cordon.
 var rounds = []time.Duration{0, 500 * time.Millisecond, 2 * time.Second, 4 * time.Second, 8 * time.Second}
 
 // ownerOf returns a pod's owner.
@@ -546,7 +561,7 @@ func (p *Pods) ownerOf(pod *corev1.Pod) *owner {
 	name := ownerName(pod)
 	o := p.owners[name]
 	if o == nil {
-		if len(p.owners) >= mostOwners {
+		if len(p.owners) >= mostOwners { // Their rounds begin again.
 			clear(p.owners)
 		}
 		o = &owner{name: name}
@@ -563,21 +578,21 @@ func ownerName(pod *corev1.Pod) string {
 	return "pod " + Name(pod)
 }
 
-// roundOf returns the round of a pod that was found now: 0, unless the pod was created after one of its owner's began to leave.
+// roundOf returns the round of a pod that was found now: 0, unless the pod was created when one of its owner's pods had begun to leave, or in
+// the same second.
 func (o *owner) roundOf(pod *corev1.Pod) int {
-	if o.from.IsZero() || pod.CreationTimestamp.Time.Before(o.from) { // None has left, or this one is older and was only bound late.
+	if o.from.IsZero() || pod.CreationTimestamp.Time.Before(o.from) { // No pod has left, or this one is older and was only bound late.
 		return 0
 	}
 	return o.round
 }
 
 // noteDeparture records with a pod's owner that the pod leaves the node. Pods of that owner that are created later count as returned, in the
-// next round. The API server's times are in whole seconds. If the pod was not seen terminating, all that is known is that its replacement is
-// younger.
+// next round.
 func (p *Pods) noteDeparture(t *target) {
-	from := t.pod.CreationTimestamp.Time
+	from := t.pod.CreationTimestamp.Time // If the pod was not seen terminating, its replacement is known to be younger.
 	if end := t.pod.DeletionTimestamp; end != nil {
-		from = end.Add(-givenGrace(t.pod))
+		from = end.Add(-givenGrace(t.pod)) // when the API server accepted the eviction
 	}
 	o := p.ownerOf(t.pod)
 	o.from, o.round = loop.Soonest(o.from, from), max(o.round, t.round+1)
@@ -590,7 +605,7 @@ func (p *Pods) handleListError(err error) {
 	}
 }
 
-// handleListed handles that the pods could be listed: a trouble that was reported is over.
+// handleListed handles that the pods could be listed. If it was reported that they could not, it reports that this is over.
 func (p *Pods) handleListed() {
 	reported := p.Unlisted() != ""
 	p.lists = kube.Trouble{}
@@ -599,7 +614,7 @@ func (p *Pods) handleListed() {
 	}
 }
 
-// Unlisted says why the pods cannot be listed, if that was reported; empty if they can.
+// Unlisted says why the pods cannot be listed, if that was reported. It is empty if they can be listed.
 func (p *Pods) Unlisted() string {
 	why := p.lists.Last()
 	if why == "" {

@@ -38,8 +38,8 @@ func (f Forecast) Cut() []Foreseen {
 	return slices.DeleteFunc(slices.Clone(f.Pods), func(pod Foreseen) bool { return pod.Gets >= pod.Grace })
 }
 
-// Forecast lists the node's pods once, from the API server's cache, and says how a drain would go, by the rules of Pods.plan. The machine would
-// be gone the time notice after the notice, and evictions would begin the time from after it.
+// Forecast lists the node's pods once, from the API server's cache, and says how a drain would go, by the rules of Pods.plan. Both durations count
+// from the moment of a notice: the machine would be gone after notice, and evictions would begin after from.
 func (e *Evictor) Forecast(ctx context.Context, notice, from time.Duration) (Forecast, error) {
 	pods, _, err := e.Going(ctx, Terms{Hard: time.Now().Add(notice)})
 	if err != nil {
@@ -50,7 +50,7 @@ func (e *Evictor) Forecast(ctx context.Context, notice, from time.Duration) (For
 	var f Forecast
 	for i := range pods {
 		pod := &pods[i]
-		if i > 0 && rank(pod) > rank(&pods[i-1]) { // A pod of a higher rank waits until the others are gone.
+		if i > 0 && rank(pod) > rank(&pods[i-1]) { // This pod and those after it wait until the pods before it are gone.
 			from = max(from, f.Needs)
 		}
 		seen := Foreseen{
@@ -67,8 +67,8 @@ func (e *Evictor) Forecast(ctx context.Context, notice, from time.Duration) (For
 	return f, nil
 }
 
-// foresee returns when one pod would be gone, and how much of its grace it gets. The pod may be evicted from the time from on, and must be gone
-// at end. All times are counted from the notice.
+// foresee returns when a pod would be gone, and how much of its grace it gets. The pod may be evicted after from, and must be gone at end. All
+// durations but gets are counted from the notice.
 func (o Options) foresee(pod *corev1.Pod, from, end time.Duration) (gone, gets time.Duration) {
 	grace := o.grace(pod)
 	if finished(pod) { // It has no containers left to wait for.
@@ -78,8 +78,8 @@ func (o Options) foresee(pod *corev1.Pod, from, end time.Duration) (gone, gets t
 		return min(givenGrace(pod), max(end, 0)), grace
 	}
 	turn := max(end-grace, 0)
-	asked := min(from, turn)
-	if o.waits(pod) {
+	asked := min(from, turn) // when the pod is evicted or deleted
+	if o.waitsForDeadline(pod) {
 		asked = turn
 	}
 	if left := max(end-asked, time.Second); left < grace {
@@ -88,11 +88,11 @@ func (o Options) foresee(pod *corev1.Pod, from, end time.Duration) (gone, gets t
 	return asked + grace, grace
 }
 
-// HeldBy asks the API server to evict a pod as a dry run, and returns the disruption budget that refuses that now; "" if none does. Admission is
-// part of it; nothing is changed. A kubelet may not list budgets, so this is how it learns of them.
+// HeldBy asks the API server to evict a pod as a dry run. It returns the name of the disruption budget that refuses that now; "" if none does.
+// Nothing is changed, but admission webhooks are called. A kubelet may not list budgets, so this is how nth learns of them.
 func (e *Evictor) HeldBy(ctx context.Context, pod Foreseen) (budget string, err error) {
 	if pod.object.DeletionTimestamp != nil {
-		return "", nil // It goes already.
+		return "", nil // The pod is terminating, and no budget can hold it any more.
 	}
 	err = e.remove(ctx, state.PodEvicted, pod.object, &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}, kube.Write)
 	if budget, held := heldBy(err); held {

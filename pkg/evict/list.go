@@ -25,8 +25,8 @@ import (
 	"github.com/nth-project/nth/pkg/kube"
 )
 
-// A pod may have 1.5 MiB, which is etcd's limit for a request, and most of that is what its authors write. So lists are read one pod
-// at a time, and each pod is reduced to the fields that are read before the next one arrives.
+// A pod may have 1.5 MiB, which is etcd's limit for a request, and most of that is what its authors write. So lists are decoded one pod at a
+// time, and each pod is reduced to the fields that nth reads before the next pod is decoded.
 //
 // Pages would not bound a list. An API server that answers from its cache, as for resourceVersion=0, ignores a limit (the comments on
 // pagination in tools/cache/reflector.go of client-go). For any other version a limit makes servers before 1.34 read etcd, where a selector
@@ -51,7 +51,7 @@ func strip(pod *corev1.Pod) *corev1.Pod {
 	}
 	for _, key := range []string{Annotation, karpenterAnnotation, autoscalerAnnotation, corev1.MirrorPodAnnotationKey} { // kubectl's filters read the last one.
 		if value, ok := pod.Annotations[key]; ok {
-			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, value[:min(len(value), 64)])
+			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, value[:min(len(value), 64)]) // All values with a meaning are shorter.
 		}
 	}
 	if owner := metav1.GetControllerOf(pod); owner != nil {
@@ -65,7 +65,7 @@ func strip(pod *corev1.Pod) *corev1.Pod {
 	return kept
 }
 
-// someVolumes returns the volumes of a pod that nth reads: emptyDirs, for Options.ProtectEmptyDir, and those with claims.
+// someVolumes returns the volumes of a pod that nth reads: emptyDirs, for Options.ProtectEmptyDir, and volumes with claims, for wait.Volumes.
 func someVolumes(all []corev1.Volume) []corev1.Volume {
 	var some []corev1.Volume
 	for _, v := range all {
@@ -85,7 +85,7 @@ func someVolumes(all []corev1.Volume) []corev1.Volume {
 
 // listPods lists the pods of this node, stripped. It drops pods of other nodes: a server or a proxy may ignore the selector.
 func (e *Evictor) listPods(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
-	o.Limit, o.Continue = 0, "" // The Reflector sets them; see above why there are no pages.
+	o.Limit, o.Continue = 0, "" // The Reflector asks for pages. They would not bound a list: see above.
 	list := &corev1.PodList{}
 	err := kube.Attempt(ctx, func(ctx context.Context) error {
 		body, err := e.query(o).SetHeader("Accept", runtime.ContentTypeJSON).Stream(ctx)
@@ -112,7 +112,7 @@ func (e *Evictor) listPods(ctx context.Context, o metav1.ListOptions) (*corev1.P
 // runs reports whether a pod is on this node.
 func (e *Evictor) runs(pod *corev1.Pod) bool { return pod.Spec.NodeName == e.name }
 
-// decodeList decodes the JSON of a PodList, and calls handle for one pod at a time. It returns the list's resource version.
+// decodeList decodes the JSON of a PodList, and calls handle for each pod as soon as that pod is decoded. It returns the list's resource version.
 func decodeList(body io.Reader, handle func(*corev1.Pod)) (version string, err error) {
 	var kind string
 	var meta metav1.ListMeta
@@ -123,7 +123,7 @@ func decodeList(body io.Reader, handle func(*corev1.Pod)) (version string, err e
 	for in.More() {
 		key, err := in.Token()
 		switch {
-		case err != nil:
+		case err != nil: // It is returned below.
 		case key == "kind":
 			err = in.Decode(&kind)
 		case key == "metadata":
@@ -137,18 +137,18 @@ func decodeList(body io.Reader, handle func(*corev1.Pod)) (version string, err e
 			return "", err
 		}
 	}
-	if _, err := in.Token(); err != nil || kind != "PodList" { // its end
+	if _, err := in.Token(); err != nil || kind != "PodList" { // the token "}"
 		return "", cmp.Or(err, errNoList)
 	}
 	return meta.ResourceVersion, nil
 }
 
-var errNoList = errors.New("it is not the JSON of a PodList")
+var errNoList = errors.New("the answer is not the JSON of a PodList")
 
-// decodeItems decodes the items of a PodList. It needs a decoder that has just read that key.
+// decodeItems decodes the items of a PodList, and calls handle for each. The decoder has just read the key "items".
 func decodeItems(in *json.Decoder, handle func(*corev1.Pod)) error {
 	start, err := in.Token()
-	if err != nil || start == nil { // null
+	if err != nil || start == nil { // A token of nil is JSON's null: there are no pods.
 		return err
 	}
 	if start != json.Delim('[') {
@@ -161,7 +161,7 @@ func decodeItems(in *json.Decoder, handle func(*corev1.Pod)) error {
 		}
 		handle(pod)
 	}
-	_, err = in.Token() // its end
+	_, err = in.Token() // the token "]"
 	return err
 }
 
@@ -173,13 +173,13 @@ func (e *Evictor) query(o metav1.ListOptions) *rest.Request {
 
 // watchPods follows the pods on the node until ctx ends. It runs in a goroutine of the loop's, and returns nil because nothing remains to be
 // done at its end. It begins with a list from the API server's cache, which is cheap and may be old; the watch from the list's version makes
-// up for that. client-go's Reflector survives closed connections, expired resource versions and an API server that is away. For a drain it
-// also gets short pauses, requests with a timeout, and no log, since what matters is reported. After five failures the pauses stay at two to
-// three seconds.
+// up for that. client-go's Reflector survives closed connections, expired resource versions and an API server that is away. Here it has short
+// pauses, at most two to three seconds, and requests with a timeout. It does not log, since what matters is reported.
 func (p *Pods) watchPods(ctx context.Context) (then func()) {
 	list := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		list, err := p.listPods(ctx, o)
-		if err != nil && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) { // Otherwise the Reflector lists again at once.
+		expired := apierrors.IsResourceExpired(err) || apierrors.IsGone(err) // The Reflector lists again at once.
+		if err != nil && !expired {
 			p.loop.Post(func() { p.handleListError(err) })
 		}
 		return list, err
@@ -194,11 +194,11 @@ func (p *Pods) watchPods(ctx context.Context) (then func()) {
 	return nil
 }
 
-// listFirst makes the Reflector list and then watch. By default it would open one stream for both (a watch list), which
-// blocks for ever if it hangs, and sleeps without regard to the context if it is refused.
+// listFirst makes the Reflector list and then watch. By default the Reflector would open one stream for both (a watch list). It would block
+// for ever if that stream hangs, and would sleep without regard to the context if the stream is refused.
 type listFirst struct{ *cache.ListWatch }
 
-// IsWatchListSemanticsUnSupported is what the Reflector asks.
+// IsWatchListSemanticsUnSupported is called by the Reflector, which does not try a watch list if it returns true.
 func (listFirst) IsWatchListSemanticsUnSupported() bool { return true }
 
 // openWatch opens a watch of this node's pods. The API server ends the watch after kube.Watch, and the Reflector opens the next one.
@@ -207,10 +207,10 @@ func (e *Evictor) openWatch(ctx context.Context, o metav1.ListOptions) (watch.In
 	return kube.OpenWatch(ctx, e.query(o).Watch)
 }
 
-// feed is the store that the Reflector fills. It passes everything on to the loop.
+// feed is the store that the Reflector fills. Instead of storing pods, it passes them on to the loop.
 type feed struct{ *Pods }
 
-// pass has the loop handle a pod from the watch. A pod of another node is dropped, as in listPods.
+// pass has the loop call handle for a pod from the watch, stripped. A pod of another node is dropped, as in listPods.
 func (f feed) pass(obj any, handle func(*corev1.Pod)) {
 	if pod, ok := obj.(*corev1.Pod); ok && f.runs(pod) {
 		pod = strip(pod)

@@ -14,9 +14,8 @@ import (
 )
 
 // concerns reports whether a drain removes a pod, by kubectl's filters: mirror pods stay, finished pods go, and pods that a setting protects
-// stay. Unlike with kubectl, a DaemonSet's pods stay even if they have finished. Their controller would replace them, and a kubelet that shuts
-// down fails the replacements as well, so that there would be no end to it. The kind counts in any API group: there are other DaemonSets
-// than those of apps/v1, such as OpenKruise's.
+// stay. Unlike with kubectl, a DaemonSet's pods stay even if they have finished. Their controller would replace them without end, since a
+// kubelet that shuts down fails each replacement, too. The kind counts in any API group: OpenKruise, for example, has DaemonSets of its own.
 func (o Options) concerns(pod *corev1.Pod) bool {
 	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" {
 		return false
@@ -31,8 +30,8 @@ func (o Options) concerns(pod *corev1.Pod) bool {
 	return len(protected) == 0 && list != nil && len(list.Pods()) > 0
 }
 
-// inMemory is a client that knows one pod. It answers the only request that kubectl's filters still make: the list of the node's pods. If
-// kubectl comes to make others, the nil interfaces panic in the tests.
+// inMemory is a client that knows one pod. It answers the only request that kubectl's filters make: the list of the node's pods. If a later
+// version of kubectl makes other requests, the nil interfaces panic in the tests.
 type inMemory struct {
 	kubernetes.Interface
 	coreclient.CoreV1Interface
@@ -48,9 +47,9 @@ func (m inMemory) List(context.Context, metav1.ListOptions) (*corev1.PodList, er
 	return &corev1.PodList{Items: []corev1.Pod{*m.pod}}, nil
 }
 
-// Stays reports whether a pod need not go under these terms.
+// Stays reports whether a pod need not go under these terms: a drain does not concern it, its annotation protects it, or it came after Terms.Since.
 func (o Options) Stays(pod *corev1.Pod, terms Terms) bool {
-	return !o.concerns(pod) || o.leaves(pod, terms.hasDeadline()) || cameAfter(pod, terms.Since)
+	return !o.concerns(pod) || o.staysByAnnotation(pod, terms.hasDeadline()) || cameAfter(pod, terms.Since)
 }
 
 // The annotations of Options.RespectDoNotDisrupt.
@@ -59,8 +58,9 @@ const (
 	autoscalerAnnotation = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 )
 
-// when returns the value of Annotation, or what Options.RespectDoNotDisrupt makes of the annotations of others. Karpenter's may be a duration,
-// for which a pod is protected after its start; such a pod may be evicted.
+// when returns the value of Annotation. Without it, and with Options.RespectDoNotDisrupt, a pod that Karpenter or Cluster Autoscaler may not
+// disrupt counts as one with AtDeadline. "" means at any time. Karpenter's annotation may also be a duration after the pod's start; nth
+// ignores that.
 func (o Options) when(pod *corev1.Pod) string {
 	when, found := pod.Annotations[Annotation]
 	if !found && o.RespectDoNotDisrupt &&
@@ -70,13 +70,13 @@ func (o Options) when(pod *corev1.Pod) string {
 	return when
 }
 
-// leaves reports whether an annotation lets the pod stay for good: AtDeadline does in a drain without a deadline.
-func (o Options) leaves(pod *corev1.Pod, hasDeadline bool) bool {
-	return o.when(pod) == Never || o.waits(pod) && !hasDeadline
+// staysByAnnotation reports whether an annotation lets the pod stay for good. Never does, and AtDeadline in a drain without a deadline.
+func (o Options) staysByAnnotation(pod *corev1.Pod, hasDeadline bool) bool {
+	return o.when(pod) == Never || o.waitsForDeadline(pod) && !hasDeadline
 }
 
-// waits reports whether an annotation lets the pod run until its turn before the deadline. A pod that has finished does not run.
-func (o Options) waits(pod *corev1.Pod) bool {
+// waitsForDeadline reports whether an annotation lets the pod run until its turn before the deadline. A pod that has finished does not run.
+func (o Options) waitsForDeadline(pod *corev1.Pod) bool {
 	return o.when(pod) == AtDeadline && !finished(pod)
 }
 
@@ -85,7 +85,7 @@ func finished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// critical reports whether other pods may need this one, such as cluster DNS, until they are gone.
+// critical reports whether a pod is one that other pods may need until they are gone, such as cluster DNS.
 func critical(pod *corev1.Pod) bool {
 	return pod.Spec.PriorityClassName == "system-node-critical" || pod.Spec.PriorityClassName == "system-cluster-critical"
 }
@@ -104,8 +104,8 @@ func (o Options) rank(pod *corev1.Pod) int {
 	return 0
 }
 
-// grace is the grace period that the pod should get: Options.GracePeriod, or else the pod's own. It is a second at least, so that a pod without
-// grace is asked to go before the deadline, too.
+// grace returns the grace period that the pod should get: Options.GracePeriod, or else the pod's own. It is a second at least, so that a pod
+// without a grace also has its turn before the deadline.
 func (o Options) grace(pod *corev1.Pod) time.Duration {
 	grace := corev1.DefaultTerminationGracePeriodSeconds * time.Second
 	switch {
@@ -120,8 +120,8 @@ func (o Options) grace(pod *corev1.Pod) time.Duration {
 // forever is longer than any node exists.
 const forever = 365 * 24 * time.Hour
 
-// seconds converts a grace period that the API server gives in seconds. One that would overflow a Duration becomes forever. A negative one
-// counts as 1, as in the API server (BeforeDelete in pkg/registry/rest/delete.go of k8s.io/apiserver).
+// seconds converts a grace period that the API server gives in seconds. It is bounded by forever, so that it does not overflow a Duration. A
+// negative one counts as 1, as in the API server (BeforeDelete in pkg/registry/rest/delete.go of k8s.io/apiserver).
 func seconds(n int64) time.Duration {
 	if n < 0 {
 		n = 1
@@ -129,7 +129,7 @@ func seconds(n int64) time.Duration {
 	return time.Duration(min(n, int64(forever/time.Second))) * time.Second
 }
 
-// cameAfter reports whether a pod was created, or bound to the node, after a time. It is false if that time is zero.
+// cameAfter reports whether a pod was created, or bound to the node, after the time since. It is false if since is zero.
 func cameAfter(pod *corev1.Pod, since time.Time) bool {
 	came := pod.CreationTimestamp.Time
 	for _, c := range pod.Status.Conditions {
@@ -140,8 +140,8 @@ func cameAfter(pod *corev1.Pod, since time.Time) bool {
 	return !since.IsZero() && came.After(since)
 }
 
-// Going lists the node's pods once, from the API server's cache. It returns those that have to go under these terms, and counts the others. A
-// dry run uses it.
+// Going lists the node's pods once, from the API server's cache. It returns the pods that have to go under these terms, and how many stay. A dry
+// run uses it.
 func (e *Evictor) Going(ctx context.Context, terms Terms) (going []corev1.Pod, staying int, err error) {
 	list, err := e.listPods(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
