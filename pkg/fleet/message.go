@@ -17,33 +17,29 @@ type Message interface {
 	Return(after time.Duration)
 }
 
-// Take has the instances of a message looked at. It deletes or returns the message when all notices are settled. receives is how often the
-// message has been received. Take does not block. While this process does not lead, it returns the message to the queue at once.
-func (f *Fleet) Take(notices []sqs.Notice, receives int, m Message) {
+// Take has the instance of a message looked at, or those of its reservation. It deletes or returns the message when nothing is left to be done
+// for n, the message's notice. receives is how often the message has been received. Take does not block. While this process does not lead, it
+// returns the message to the queue at once.
+func (f *Fleet) Take(n sqs.Notice, receives int, m Message) {
 	t := f.term.Load()
 	if t == nil {
 		m.Return(0)
 		return
 	}
-	d := &delivery{message: m, pause: retryPause(receives), open: 1 + len(notices), back: forGood} // open counts this function, too.
-	for _, n := range notices {
-		switch {
-		case isListed(n.Event.Kind): // The next poll of EC2's list finds it.
-			t.settle(d, forGood)
-		case n.About == sqs.Running:
-			t.noteStart(n)
-			t.settle(d, forGood)
-		case n.Reservation == "":
-			t.addHint(n, d)
-		case !t.background(func(ctx context.Context) { t.expandReservation(ctx, n, d) }):
-			t.settle(d, 0)
-		}
+	d := &delivery{message: m, pause: retryPause(receives), open: 1, back: forGood}
+	switch {
+	case n.About == sqs.Running:
+		t.noteStart(n)
+		t.settle(d, forGood)
+	case n.Reservation == "":
+		t.addHint(n, d)
+	case !t.background(func(ctx context.Context) { t.expandReservation(ctx, n, d) }):
+		t.settle(d, 0)
 	}
-	t.settle(d, forGood)
 }
 
-// delivery is a message, and how many of its notices are not settled yet. When all are settled, the message is deleted, or returned to the
-// queue if one notice asks for that.
+// delivery is a message, and how many notices of it are not settled yet: its own, and one for each instance of its reservation. When all are
+// settled, the message is deleted, or returned to the queue if one notice asks for that.
 type delivery struct {
 	message Message
 	pause   time.Duration // before it is tried again

@@ -32,15 +32,17 @@ func TestRecord_KeepsWhomAnOperatorUncordonedFor(t *testing.T) {
 		c.add(nodeOf("a", instance), podOn("a", "one"))
 		c.before("evict", held)
 		r := c.run(nil)
-		r.take(row.first...)
+		for _, n := range row.first {
+			r.take(n)
+		}
 		eventually(t, "it is cordoned", func() bool { return c.node("a").Spec.Unschedulable })
 		time.Sleep(10 * time.Second)
 		if row.whileLed {
 			c.change("a", uncordon)
 			time.Sleep(20 * time.Second)
 		}
-		if len(row.then) > 0 {
-			r.take(row.then...)
+		for _, n := range row.then {
+			r.take(n)
 			time.Sleep(20 * time.Second)
 		}
 		r.stop()
@@ -117,7 +119,8 @@ func TestRecord_OfAnotherQueueIsLeftAlone(t *testing.T) {
 		c.add(nodeOf("a", instance), podOn("a", "one"))
 		c.before("evict", held)
 		first := c.run(nil)
-		first.take(notice(instance, event.RebalanceRecommendation, "", 0), termination(instance))
+		first.take(notice(instance, event.RebalanceRecommendation, "", 0))
+		first.take(termination(instance))
 		eventually(t, "it is cordoned", func() bool { return c.node("a").Spec.Unschedulable })
 		second := c.start("host-2", func(o *fleet.Options) { o.Lease, o.Policy = "nth-queue-2", policy.Settings{} })
 		eventually(t, "the second leads, too", func() bool { return second.Status().Leads })

@@ -161,9 +161,9 @@ func (c *cluster) start(identity string, change func(*fleet.Options)) *rig {
 }
 
 // take has a message taken in.
-func (r *rig) take(notices ...sqs.Notice) parcel {
+func (r *rig) take(n sqs.Notice) parcel {
 	m := newParcel()
-	r.Take(notices, 1, m)
+	r.Take(n, 1, m)
 	return m
 }
 

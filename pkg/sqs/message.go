@@ -43,8 +43,8 @@ type Message struct {
 	ID       string    // from SQS; it stays the same when the message is received again
 	Sent     time.Time // when the message was put into the queue
 	Receives int       // how often the message has been received so far
-	// Notices are what the message says.
-	Notices []Notice
+	// Notice is what the message says.
+	Notice Notice
 
 	queue *Queue
 	// The queue's mutex guards the fields below.
@@ -124,7 +124,7 @@ func (q *Queue) handle(raw types.Message, deliver func(*Message)) {
 		return // A Poisoned message stays in the queue.
 	}
 	var err error
-	m.Notices, err = Parse(aws.ToString(raw.Body), q.account, m.Sent)
+	m.Notice, err = Parse(aws.ToString(raw.Body), q.account, m.Sent)
 	notOurs, ignored := errors.AsType[NotOursError](err)
 	if err != nil && !ignored {
 		q.ended.Add(m.ID, Poisoned)

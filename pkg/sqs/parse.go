@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"strings"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
@@ -59,9 +58,7 @@ func (e NotOursError) Error() string { return e.Why }
 func notOurs(format string, args ...any) error { return NotOursError{fmt.Sprintf(format, args...)} }
 
 const (
-	// maxBody is SQS's limit for a message, in bytes. It also bounds the notices of a message: an instance takes 29 bytes of JSON, so a message
-	// names 36,148 instances at most. AWS Health splits its messages at 256 KiB, so they name less than 7,000 each:
-	// https://docs.aws.amazon.com/health/latest/ug/pagnation-of-health-events.html.
+	// maxBody is SQS's limit for a message, in bytes.
 	maxBody = 1 << 20
 	// maxShown is how much of a text from outside an error shows, in bytes.
 	maxShown = 100
@@ -75,13 +72,13 @@ const (
 // shown quotes a text of the message, as an error may show it: printable, and of limited length.
 func shown(s string) string { return `"` + text.Visible(s, maxShown) + `"` }
 
-// rows has a function for each kind of message, which returns the message's notices. EventBridge's kinds are named by source and detail type.
+// rows has a function for each kind of message, which returns the message's notice. EventBridge's kinds are named by source and detail type.
 // The kinds that Auto Scaling sends itself are named by the lifecycle transition. AWS's pages have had two names for each end of a reservation.
-var rows = map[string]func(message) ([]Notice, error){
-	"aws.ec2/EC2 Spot Instance Interruption Warning": func(m message) ([]Notice, error) {
+var rows = map[string]func(message) (Notice, error){
+	"aws.ec2/EC2 Spot Instance Interruption Warning": func(m message) (Notice, error) {
 		return m.interruption(event.SpotInterruption, m.Action, m.at.Add(spotNotice)), nil
 	},
-	"aws.ec2/EC2 Instance Rebalance Recommendation": func(m message) ([]Notice, error) {
+	"aws.ec2/EC2 Instance Rebalance Recommendation": func(m message) (Notice, error) {
 		return m.interruption(event.RebalanceRecommendation, "", time.Time{}), nil
 	},
 	"aws.ec2/EC2 Instance State-change Notification": message.stateChange,
@@ -90,8 +87,6 @@ var rows = map[string]func(message) ([]Notice, error){
 	"aws.ec2/Capacity Block Expiration Warning":                                    message.capacityBlock,
 	"aws.ec2/EC2 Capacity Reservation Instance Interruption Warning":               message.takenBack,
 	"aws.ec2/EC2 Interruptible Capacity Reservation Instance Interruption Warning": message.takenBack,
-
-	"aws.health/AWS Health Event": message.health,
 
 	"aws.autoscaling/EC2 Instance-terminate Lifecycle Action": message.terminating,
 	"aws.autoscaling/EC2 Instance-launch Lifecycle Action":    message.launching,
@@ -129,22 +124,6 @@ type fields struct {
 	TerminateAt string `json:"instance-termination-time"`
 	Reservation string `json:"capacity-reservation-id"`
 
-	// AWS Health's.
-	Service      string `json:"service"`
-	Category     string `json:"eventTypeCategory"`
-	Code         string `json:"eventTypeCode"`
-	ARN          string `json:"eventArn"`
-	Status       string `json:"statusCode"`
-	Start        string `json:"startTime"`
-	End          string `json:"endTime"`
-	Descriptions []struct {
-		Text string `json:"latestDescription"`
-	} `json:"eventDescription"`
-	Entities []struct {
-		ID     string `json:"entityValue"`
-		Status string `json:"status"`
-	} `json:"affectedEntities"`
-
 	// Auto Scaling's.
 	Member      string `json:"EC2InstanceId"`
 	Group       string `json:"AutoScalingGroupName"`
@@ -160,23 +139,23 @@ type message struct {
 	at time.Time // the time that the message names, or else when it was sent
 }
 
-// Parse reads the body of a message, and returns at least one notice or an error. account is the AWS account of the queue: events of other
+// Parse reads the body of a message, and returns its notice or an error. account is the AWS account of the queue: events of other
 // accounts are not read; "" is any account. sent is when the message was put into the queue.
 //
 // A NotOursError means that the message does not concern nth-queue, which may delete it. Any other error means that Parse cannot understand the
 // message.
-func Parse(body, account string, sent time.Time) ([]Notice, error) {
+func Parse(body, account string, sent time.Time) (Notice, error) {
 	var m message
 	if err := unmarshal([]byte(body), &m.envelope); err != nil {
-		return nil, err
+		return Notice{}, err
 	}
 	if m.TopicARN != "" { // SNS sends the message inside one of its own.
 		if m.Type != "" && m.Type != "Notification" {
-			return nil, notOurs("SNS writes about its subscription: %s", shown(m.Type))
+			return Notice{}, notOurs("SNS writes about its subscription: %s", shown(m.Type))
 		}
 		body, m.envelope = m.Message, envelope{}
 		if err := unmarshal([]byte(body), &m.envelope); err != nil {
-			return nil, err
+			return Notice{}, err
 		}
 	}
 	kind, inner := m.Source+"/"+m.DetailType, []byte(m.Detail)
@@ -187,23 +166,24 @@ func Parse(body, account string, sent time.Time) ([]Notice, error) {
 	from := cmp.Or(m.Account, m.AccountID) // "" if the message does not name its account
 	switch {
 	case !found && kind == "" && m.Event == "":
-		return nil, errors.New("it is neither an event of EventBridge nor a lifecycle action of Auto Scaling")
+		return Notice{}, errors.New("it is neither an event of EventBridge nor a lifecycle action of Auto Scaling")
 	case !found: // EventBridge's rule sends more than nth-queue needs, or Auto Scaling reports what it does not wait for.
-		return nil, notOurs("it is an event %s", shown(cmp.Or(kind, m.Event)))
+		return Notice{}, notOurs("it is an event %s", shown(cmp.Or(kind, m.Event)))
 	case account != "" && from != "" && from != account:
-		return nil, notOurs("it is of the account %s, and the queue is in %s", shown(from), account)
+		return Notice{}, notOurs("it is of the account %s, and the queue is in %s", shown(from), account)
 	}
 	if err := unmarshal(inner, &m.fields); err != nil {
-		return nil, err
+		return Notice{}, err
 	}
 	m.at = cmp.Or(parseTime(m.Time), sent)
-	all, err := read(m)
-	for _, n := range all {
-		if err := n.check(); err != nil {
-			return nil, fmt.Errorf("%s: %w", shown(kind), err)
-		}
+	n, err := read(m)
+	if err != nil {
+		return Notice{}, err
 	}
-	return all, err
+	if err := n.check(); err != nil {
+		return Notice{}, fmt.Errorf("%s: %w", shown(kind), err)
+	}
+	return n, nil
 }
 
 // unmarshal decodes a message, or the fields in it, into the struct that into points to. "it" in the errors is the message: the log names it.
@@ -253,22 +233,21 @@ func (n Notice) check() error {
 	return nil
 }
 
-// parseTime parses a time as EventBridge and Auto Scaling write it (RFC 3339), or AWS Health (RFC 1123). It returns zero if the text is no time,
-// or event.CredibleTime does not accept the time.
+// parseTime parses a time as EventBridge and Auto Scaling write it (RFC 3339). It returns zero if the text is no time, or event.CredibleTime does
+// not accept the time.
 func parseTime(text string) time.Time {
-	for _, layout := range []string{time.RFC3339Nano, time.RFC1123} {
-		if t, err := time.Parse(layout, text); err == nil {
-			return event.CredibleTime(t)
-		}
+	t, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return time.Time{}
 	}
-	return time.Time{}
+	return event.CredibleTime(t)
 }
 
 // interruption returns one notice: EC2 interrupts the message's instance. deadline is zero if the message says none.
-func (m message) interruption(kind event.Kind, code string, deadline time.Time) []Notice {
+func (m message) interruption(kind event.Kind, code string, deadline time.Time) Notice {
 	n := m.notice(m.Instance, kind, m.ID, m.Time)
 	n.Event.Code, n.Event.Deadline = code, deadline
-	return []Notice{n}
+	return n
 }
 
 // notice returns the notice that an instance is interrupted, still without the event's details. The event's ID is made from kind, identity and
@@ -281,7 +260,7 @@ func (m message) notice(instance string, kind event.Kind, identity ...string) No
 
 // stateChange reads the new state of an instance. The instance is interrupted if it stops or terminates, or has done so. "running" is a notice
 // about Running, which ends an earlier interruption.
-func (m message) stateChange() ([]Notice, error) {
+func (m message) stateChange() (Notice, error) {
 	n := m.notice(m.Instance, event.StateChange, m.ID, m.Time)
 	n.Event.Code = m.State
 	switch m.State {
@@ -291,84 +270,37 @@ func (m message) stateChange() ([]Notice, error) {
 	case "running":
 		n.About = Running
 	default: // "pending", which is followed by "running"
-		return nil, notOurs("the instance %s is in the state %s", shown(m.Instance), shown(m.State))
+		return Notice{}, notOurs("the instance %s is in the state %s", shown(m.Instance), shown(m.State))
 	}
-	return []Notice{n}, nil
+	return n, nil
 }
 
 // blockCode is the code of the end of a Capacity Block.
 const blockCode = "capacity-block"
 
 // capacityBlock reads that a Capacity Block ends soon. The message names the block, not its instances, so the notice has no Instance.
-func (m message) capacityBlock() ([]Notice, error) {
-	all := m.interruption(event.ReservationEnd, blockCode, m.at.Add(blockNotice))
-	all[0].Reservation = m.Reservation
-	return all, nil
+func (m message) capacityBlock() (Notice, error) {
+	n := m.interruption(event.ReservationEnd, blockCode, m.at.Add(blockNotice))
+	n.Reservation = m.Reservation
+	return n, nil
 }
 
 // takenBack reads that the owner of an interruptible capacity reservation takes an instance back. If the message does not say when, the deadline
 // is spotNotice after the message.
-func (m message) takenBack() ([]Notice, error) {
+func (m message) takenBack() (Notice, error) {
 	return m.interruption(event.ReservationEnd, "interruptible", cmp.Or(parseTime(m.TerminateAt), m.at.Add(spotNotice))), nil
 }
 
-// maintenanceCodes maps parts of AWS Health's codes to those of the metadata service. The first match counts.
-var maintenanceCodes = []struct{ part, code string }{
-	{"RETIREMENT", "instance-retirement"},
-	{"SYSTEM_REBOOT", "system-reboot"},
-	{"INSTANCE_REBOOT", "instance-reboot"},
-	{"INSTANCE_STOP", "instance-stop"},
-	{"MAINTENANCE", "system-maintenance"},
-}
-
-// health reads a scheduled change that AWS Health announces, and returns a notice for each affected instance. For issues and account
-// notifications of AWS Health it returns a NotOursError.
-func (m message) health() ([]Notice, error) {
-	if m.Service != "EC2" || m.Category != "scheduledChange" {
-		return nil, notOurs("AWS Health writes of %s in %s", shown(m.Category), shown(m.Service))
-	}
-	identity := []string{m.ARN} // The ARN stays the same when AWS Health sends the change again.
-	if m.ARN == "" {
-		identity = []string{m.ID, m.Time}
-	}
-	code, description := m.Code, ""
-	for _, known := range maintenanceCodes {
-		if strings.Contains(m.Code, known.part) {
-			code = known.code
-			break
-		}
-	}
-	if len(m.Descriptions) > 0 {
-		description = text.Visible(m.Descriptions[0].Text, text.Line)
-	}
-	var all []Notice
-	for _, entity := range m.Entities {
-		if !instanceID.pattern.MatchString(entity.ID) {
-			continue // The entity is a volume, a host or a reservation.
-		}
-		n := m.notice(entity.ID, event.ScheduledMaintenance, identity...)
-		n.Event.Code, n.Event.Description, n.Event.Deadline, n.Event.Until = code, description, parseTime(m.Start), parseTime(m.End)
-		if m.Status == "closed" || entity.Status == "RESOLVED" {
-			n.Event.State = event.Completed
-		}
-		all = append(all, n)
-	}
-	if len(all) == 0 {
-		return nil, notOurs("the change %s that AWS Health writes of affects no instance", shown(m.Code))
-	}
-	return all, nil
-}
-
 // terminating reads that Auto Scaling terminates an instance or returns it to a warm pool, and waits at a lifecycle hook.
-func (m message) terminating() ([]Notice, error) {
+func (m message) terminating() (Notice, error) {
 	n := m.notice(m.Member, event.ASGTermination, m.Group, m.HookName, m.Token)
 	n.Event.Code = "Terminated"
 	n.Hook = &Hook{Group: m.Group, Name: m.HookName, Token: m.Token, Back: m.Destination == "WarmPool"}
-	return []Notice{n}, nil
+	return n, nil
 }
 
 // launching reads that Auto Scaling has launched an instance, and waits at a lifecycle hook before it puts the instance into service.
-func (m message) launching() ([]Notice, error) {
+func (m message) launching() (Notice, error) {
 	hook := &Hook{Group: m.Group, Name: m.HookName, Token: m.Token, Launch: true}
-	return []Notice{{About: Launch, Instance: m.Member, Hook: hook}}, nil
+	return Notice{About: Launch, Instance: m.Member, Hook: hook}, nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -52,14 +51,6 @@ func direct(transition string) string {
 		strings.TrimPrefix(lifecycleDetail(transition), "{")
 }
 
-func health(code, rest, entities string) string {
-	return bridged("aws.health", "AWS Health Event", `{"eventArn":"arn:aws:health:eu-central-1::event/EC2/x","service":"EC2","eventTypeCode":"`+code+
-		`","eventTypeCategory":"scheduledChange","startTime":"Sun, 01 Mar 2026 12:00:00 GMT",`+rest+
-		`"eventDescription":[{"language":"en_US","latestDescription":"hardware"}],"affectedEntities":[`+entities+`]}`)
-}
-
-const entity = `{"entityValue":"` + instance + `","tags":{"stage":"prod"}}`
-
 // summary is what a notice comes to, without the event's ID.
 func summary(n sqs.Notice) string {
 	text := fmt.Sprintf("%s of %s%s: %s %s %s", n.About, n.Instance, n.Reservation, n.Event.Kind, n.Event.Code, n.Event.State)
@@ -99,35 +90,6 @@ var understood = map[string]struct{ body, want string }{
 	"an instance has stopped":   {state("stopped"), "interruption of " + instance + ": state-change stopped pending stopped"},
 	"an instance is gone":       {state("terminated"), "interruption of " + instance + ": state-change terminated pending stopped"},
 	"an instance runs":          {state("running"), "running of " + instance + ": state-change running pending"},
-	"a retirement": {
-		health("AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED", "", entity),
-		"interruption of " + instance + ": scheduled-maintenance instance-retirement pending in 2h0m0s",
-	},
-	"a reboot": {
-		health("AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED", "", entity),
-		"interruption of " + instance + ": scheduled-maintenance instance-reboot pending in 2h0m0s",
-	},
-	"a reboot of the host": {
-		health("AWS_EC2_SYSTEM_REBOOT_MAINTENANCE_SCHEDULED", "", entity),
-		"interruption of " + instance + ": scheduled-maintenance system-reboot pending in 2h0m0s",
-	},
-	"maintenance of the host": {
-		health("AWS_EC2_DEDICATED_HOST_NETWORK_MAINTENANCE_SCHEDULED", "", entity),
-		"interruption of " + instance + ": scheduled-maintenance system-maintenance pending in 2h0m0s",
-	},
-	"a change that nobody knows yet": {
-		health("AWS_EC2_NOVELTY_SCHEDULED", "", entity),
-		"interruption of " + instance + ": scheduled-maintenance AWS_EC2_NOVELTY_SCHEDULED pending in 2h0m0s",
-	},
-	"a change that is over": {
-		health("AWS_EC2_INSTANCE_STOP_SCHEDULED", `"statusCode":"closed",`, entity),
-		"interruption of " + instance + ": scheduled-maintenance instance-stop completed in 2h0m0s",
-	},
-	"a change of several instances, one of which is through, and of a volume": {
-		health("AWS_EC2_INSTANCE_STOP_SCHEDULED", "", entity+`,{"entityValue":"vol-0123456789abcdef0"},{"entityValue":"i-0123456789abcdef1","status":"RESOLVED"}`),
-		"interruption of " + instance + ": scheduled-maintenance instance-stop pending in 2h0m0s, " +
-			"interruption of i-0123456789abcdef1: scheduled-maintenance instance-stop completed in 2h0m0s",
-	},
 	"a termination through EventBridge": {
 		bridged("aws.autoscaling", "EC2 Instance-terminate Lifecycle Action", lifecycleDetail("EC2_INSTANCE_TERMINATING")),
 		"interruption of " + instance + ": asg-termination Terminated pending at group/hook/87654321",
@@ -166,15 +128,11 @@ func TestParse_Understands(t *testing.T) {
 	for name, row := range rows {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			notices, err := sqs.Parse(row.body, account, sentAt)
+			n, err := sqs.Parse(row.body, account, sentAt)
 			if err != nil {
 				t.Fatalf("not understood: %v", err)
 			}
-			var said []string
-			for _, n := range notices {
-				said = append(said, summary(n))
-			}
-			if got := strings.Join(said, ", "); got != row.want {
+			if got := summary(n); got != row.want {
 				t.Errorf("says  %s\n want %s", got, row.want)
 			}
 		})
@@ -204,18 +162,16 @@ func TestParse_LeavesWhatIsNotOurs(t *testing.T) {
 		"another event of Auto Scaling's":   bridged("aws.autoscaling", "EC2 Instance Launch Successful", `{}`),
 		"an event of no service of AWS":     bridged("my.shop", spot, `{}`),
 		"a Capacity Block that begins":      bridged("aws.ec2", "Capacity Block Reservation Delivered", `{}`),
-		"an issue of AWS Health's":          strings.Replace(health("X", "", entity), "scheduledChange", "issue", 1),
-		"a change of another service":       strings.Replace(health("X", "", entity), `"service":"EC2"`, `"service":"RDS"`, 1),
-		"a change of a volume":              health("X", "", `{"entityValue":"vol-0123456789abcdef0"}`),
+		"maintenance, which EC2 lists":      bridged("aws.health", "AWS Health Event", `{"service":"EC2"}`),
 		"SNS's own message":                 `{"Type":"SubscriptionConfirmation","TopicArn":"arn:aws:sns:x","Message":"You have chosen","SubscribeURL":"x"}`,
 		"an event of another account":       strings.Replace(state("stopping"), account, "210987654321", 1),
 		"an action in another account":      strings.Replace(direct("EC2_INSTANCE_TERMINATING"), account, "210987654321", 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			notices, err := sqs.Parse(body, account, sentAt)
-			if _, notOurs := errors.AsType[sqs.NotOursError](err); len(notices) > 0 || !notOurs {
-				t.Errorf("says %v, %v; want it to be not ours", notices, err)
+			n, err := sqs.Parse(body, account, sentAt)
+			if _, notOurs := errors.AsType[sqs.NotOursError](err); !notOurs {
+				t.Errorf("says %+v, %v; want it to be not ours", n, err)
 			}
 		})
 	}
@@ -239,8 +195,6 @@ func TestParse_RefusesTheRest(t *testing.T) {
 		"a number for an instance": {bridged("aws.ec2", spot, `{"instance-id":7}`), "not a JSON object of the expected form"},
 		"an action that is markup": {bridged("aws.ec2", spot, `{"instance-id":"`+instance+`","instance-action":"<!channel>"}`), `its code is "<!channel>"`},
 		"no detail":                {`{"source":"aws.ec2","detail-type":"` + spot + `"}`, "not a JSON object"},
-		"a code that is markup":    {health("<b>", "", entity), `its code is "<b>"`},
-		"entities that are a text": {strings.Replace(health("X", "", entity), "["+entity+"]", `"all"`, 1), "not a JSON object"},
 		"no group":                 {strings.Replace(hooked, `"group"`, `""`, 1), `its group is ""`},
 		"a group of two lines":     {strings.Replace(hooked, `"group"`, `"a\nb"`, 1), `is "a\nb", and must be the name of a group`},
 		"no hook":                  {strings.Replace(hooked, `"hook"`, `""`, 1), `its hook is ""`},
@@ -250,10 +204,10 @@ func TestParse_RefusesTheRest(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			notices, err := sqs.Parse(row.body, account, sentAt)
+			n, err := sqs.Parse(row.body, account, sentAt)
 			_, notOurs := errors.AsType[sqs.NotOursError](err)
-			if len(notices) > 0 || notOurs || err == nil || !strings.Contains(err.Error(), row.want) {
-				t.Fatalf("says %v, %v; want an error with %q", notices, err, row.want)
+			if notOurs || err == nil || !strings.Contains(err.Error(), row.want) {
+				t.Fatalf("says %+v, %v; want an error with %q", n, err, row.want)
 			}
 			if text := err.Error(); len(text) > 500 || strings.ContainsAny(text, "\n\x1b") {
 				t.Errorf("the error is no short line: %q", text)
@@ -262,46 +216,21 @@ func TestParse_RefusesTheRest(t *testing.T) {
 	}
 }
 
-func TestParse_ADescriptionIsOneLine(t *testing.T) {
-	t.Parallel()
-	body := strings.Replace(health("X", "", entity), "hardware", "fails\\nnode n1 is drained\\u001b[2J"+strings.Repeat("x", 5000), 1)
-	notices, err := sqs.Parse(body, account, sentAt)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := notices[0].Event.Description; !strings.HasPrefix(d, `fails\nnode n1 is drained\x1b[2Jxx`) || len(d) > 1024 {
-		t.Errorf("the description is %q", d)
-	}
-}
-
 func TestParse_ARepeatedEventKeepsItsID(t *testing.T) {
 	t.Parallel()
-	name := func(body string) []string {
-		notices, err := sqs.Parse(body, account, sentAt)
+	name := func(body string) string {
+		n, err := sqs.Parse(body, account, sentAt)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var ids []string
-		for _, n := range notices {
-			ids = append(ids, n.Event.ID)
-		}
-		return ids
-	}
-	two := entity + `,{"entityValue":"i-0123456789abcdef1"}`
-	change := name(health("AWS_EC2_INSTANCE_STOP_SCHEDULED", "", two))
-	if change[0] == change[1] {
-		t.Errorf("two instances share the event %s", change[0])
-	}
-	over := name(strings.Replace(health("AWS_EC2_INSTANCE_STOP_SCHEDULED", `"statusCode":"closed",`, two), "1e5527d7", "2e5527d7", 1))
-	if !reflect.DeepEqual(change, over) {
-		t.Errorf("a change is %v, and %v when it is over", change, over)
+		return n.Event.ID
 	}
 	byBridge := name(bridged("aws.autoscaling", "EC2 Instance-terminate Lifecycle Action", lifecycleDetail("EC2_INSTANCE_TERMINATING")))
-	if byQueue := name(direct("EC2_INSTANCE_TERMINATING")); !reflect.DeepEqual(byBridge, byQueue) {
+	if byQueue := name(direct("EC2_INSTANCE_TERMINATING")); byBridge != byQueue {
 		t.Errorf("a lifecycle action is %v through EventBridge and %v directly", byBridge, byQueue)
 	}
-	if first, second := name(state("stopping")), name(strings.Replace(state("stopping"), "1e5527d7", "2e5527d7", 1)); first[0] == second[0] {
-		t.Errorf("two stops share the event %s", first[0])
+	if first, second := name(state("stopping")), name(strings.Replace(state("stopping"), "1e5527d7", "2e5527d7", 1)); first == second {
+		t.Errorf("two stops share the event %s", first)
 	}
 }
 
@@ -314,11 +243,11 @@ func TestParse_AnEventWithoutTimeIsAsOldAsItsMessage(t *testing.T) {
 	for said, want := range map[string]time.Time{
 		`"2026-03-01T10:00:00Z"`: sentAt, `""`: sent, `"yesterday"`: sent, `"9999-12-31T23:59:59-01:00"`: sent,
 	} {
-		notices, err := sqs.Parse(strings.Replace(body, `"2026-03-01T10:00:00Z"`, said, 1), account, sent)
+		n, err := sqs.Parse(strings.Replace(body, `"2026-03-01T10:00:00Z"`, said, 1), account, sent)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if ev := notices[0].Event; !ev.Noticed.Equal(want) || !ev.Deadline.Equal(want.Add(2*time.Minute)) {
+		if ev := n.Event; !ev.Noticed.Equal(want) || !ev.Deadline.Equal(want.Add(2*time.Minute)) {
 			t.Errorf("of %s, it was noticed at %s until %s, want %s", said, ev.Noticed, ev.Deadline, want)
 		}
 	}
@@ -335,24 +264,22 @@ func FuzzParse(f *testing.F) {
 	}
 	hostile := regexp.MustCompile(`[^ -~]`)
 	f.Fuzz(func(t *testing.T, body string) {
-		notices, err := sqs.Parse(body, account, sentAt)
-		if (err == nil) == (len(notices) == 0) {
-			t.Fatalf("%d notices and the error %v", len(notices), err)
+		n, err := sqs.Parse(body, account, sentAt)
+		if err != nil {
+			if len(err.Error()) > 1000 || strings.ContainsAny(err.Error(), "\n\r\x1b") {
+				t.Fatalf("an error that is no short line: %q", err)
+			}
+			return
 		}
-		if err != nil && (len(err.Error()) > 1000 || strings.ContainsAny(err.Error(), "\n\r\x1b")) {
-			t.Fatalf("an error that is no short line: %q", err)
+		if (n.Instance == "") == (n.Reservation == "") || !kinds[n.Event.Kind] || n.About == sqs.Interruption && n.Event.ID == "" {
+			t.Fatalf("a notice that makes no sense: %+v", n)
 		}
-		for _, n := range notices {
-			if (n.Instance == "") == (n.Reservation == "") || !kinds[n.Event.Kind] || n.About == sqs.Interruption && n.Event.ID == "" {
-				t.Fatalf("a notice that makes no sense: %+v", n)
-			}
-			texts := n.Instance + n.Reservation + n.Event.Code
-			if n.Hook != nil {
-				texts += n.Hook.Group + n.Hook.Name + n.Hook.Token
-			}
-			if hostile.MatchString(texts) || len(texts) > 1000 || len(n.Event.Description) > 1024 {
-				t.Fatalf("text of an alphabet of its own: %+v", n)
-			}
+		texts := n.Instance + n.Reservation + n.Event.Code
+		if n.Hook != nil {
+			texts += n.Hook.Group + n.Hook.Name + n.Hook.Token
+		}
+		if hostile.MatchString(texts) || len(texts) > 1000 {
+			t.Fatalf("text of an alphabet of its own: %+v", n)
 		}
 	})
 }

@@ -170,7 +170,7 @@ func TestMessage_IsWorkedOnOnceAndDeleted(t *testing.T) {
 				id := r.Send(state("stopping"))[0]
 				synctest.Wait()
 				m := r.take()
-				if len(m.Notices) != 1 || m.Notices[0].Instance != instance || m.Receives != 1 || !m.Sent.Equal(time.Now()) {
+				if m.Notice.Instance != instance || m.Receives != 1 || !m.Sent.Equal(time.Now()) {
 					t.Errorf("the message is %+v", m)
 				}
 				r.pass(time.Minute)

@@ -31,16 +31,6 @@ locals {
         detail        = { state = ["stopping", "stopped", "shutting-down", "terminated", "running"] }
       }
     }
-    health = {
-      description = "AWS Health writes of a reboot, a stop, a retirement or maintenance to come"
-      wanted      = true
-      seconds     = 86400
-      pattern = {
-        source        = ["aws.health"]
-        "detail-type" = ["AWS Health Event"]
-        detail        = { service = ["EC2"], eventTypeCategory = ["scheduledChange"] }
-      }
-    }
     # AWS's pages have had two names for each of them; both are read.
     reservation = {
       description = "A Capacity Block or an interruptible Capacity Reservation comes to its end"
