@@ -16,11 +16,11 @@ import (
 const (
 	// maxPodEvents is how many Events about pods one drain has, so that the number of objects in etcd does not grow with the number of pods.
 	maxPodEvents = 50
-	// maxPods is how many pods of one drain are remembered: more than a node runs.
+	// maxPods is how many pods of one drain a builder remembers: more than a node runs.
 	maxPods = 1024
 )
 
-// The reasons of Events. They are those of aws-node-termination-handler where that has such an Event.
+// The reasons of Events: those of aws-node-termination-handler, if it has such an Event.
 const (
 	reasonOver     = "InterruptionOver"
 	reasonDraining = "Draining"
@@ -29,22 +29,22 @@ const (
 	errorSuffix    = "Error"
 )
 
-// actionReasons are the reasons of Events about the end of a step, by its action. A step that failed or ran out of time adds errorSuffix.
+// actionReasons are the reasons of Events about the end of a step, by its action. If the step failed or ran out of time, errorSuffix follows.
 var actionReasons = map[string]string{
 	string(policy.Cordon):   "Cordon",
 	string(policy.Drain):    "CordonAndDrain",
 	string(policy.Uncordon): "Uncordon",
 }
 
-// notice is a report about a transition. The webhook posts it if it has an outcome. It becomes an Event if it has a reason.
+// notice is a report about a transition. The webhook posts a notice that has an outcome. A notice that has an eventReason becomes an Event.
 type notice struct {
 	state.Transition
-	outcome  string
-	reason   string
-	severity string
-	text     string
-	// pods are those that the drain has evicted, deleted or waits for, as "namespace/name". deleted has those that were deleted, each with
-	// the disruption budget that had held it; "" if none had.
+	outcome     string // one of Outcomes; "" for no notice at the webhook
+	eventReason string // the reason of the Event; "" for no Event. Transition.Reason says why nth takes the step.
+	severity    string
+	text        string
+	// pods are the pods that the drain has evicted or deleted, or waits for, as "namespace/name". deleted has the pods that were deleted, each
+	// with the disruption budget that had held it; "" if none had.
 	pods    []string
 	deleted map[string]string
 }
@@ -53,43 +53,44 @@ type notice struct {
 type builder struct {
 	events        map[string]bool    // the IDs of the events that the work is for
 	foreignCordon bool               // somebody else had cordoned the node
-	pods          map[string]podNote // those that were evicted, deleted or held, by "namespace/name"
-	podEvents     int                // how many notices about pods there were
+	pods          map[string]podNote // the pods that were evicted, deleted or held, by "namespace/name"
+	podEvents     int                // the number of notices about pods
 }
 
-// podNote is what is remembered of a pod.
+// podNote is what a builder remembers of a pod.
 type podNote struct {
-	budget  string // the disruption budget that held it; "" if none did
+	budget  string // the disruption budget that held the pod; "" if none did
 	deleted bool
 }
 
-// build returns the notice about a transition. The caller drops one that has neither an outcome nor a reason.
+// build returns the notice about a transition, and remembers what later notices need. A notice with neither an outcome nor an eventReason is not
+// for users: the callers drop it.
 func (b *builder) build(t state.Transition) notice {
 	b.observe(t)
 	n := notice{Transition: t, severity: Info}
 	switch t.Kind {
 	case state.Announced:
-		n.outcome, n.reason, n.text = string(Announced), t.Entry.Event.Kind.Info().EventReason, "announced; nth's plan: "+t.Plan
+		n.outcome, n.eventReason, n.text = string(Announced), t.Entry.Event.Kind.Info().EventReason, "announced; nth's plan: "+t.Plan
 	case state.Changed:
-		n.reason, n.text = t.Entry.Event.Kind.Info().EventReason, "changed; nth's plan: "+t.Plan
+		n.eventReason, n.text = t.Entry.Event.Kind.Info().EventReason, "changed; nth's plan: "+t.Plan
 	case state.ClosedWith:
-		n.outcome, n.reason, n.text = string(t.Entry.Ending), reasonOver, overText(t)
+		n.outcome, n.eventReason, n.text = string(t.Entry.Ending), reasonOver, overText(t)
 	case state.PutOff:
 		n.outcome, n.text = Moved, overText(t)
 	case state.NodeCordoned, state.CordonFound:
-		if t.Action == string(policy.Drain) { // The end of a step that only cordons follows at once, and says the same.
-			n.reason, n.text = reasonDraining, b.cordonText()+"; draining it: "+t.Plan
+		if t.Action == string(policy.Drain) { // A step that only cordons ends at once: the notice of its end says the same.
+			n.eventReason, n.text = reasonDraining, b.cordonText()+"; draining it: "+t.Plan
 		}
 	case state.PodEvicted, state.PodDeleted:
-		b.gone(&n)
+		b.reportPod(&n)
 	case state.Done, state.Failed, state.RanOut, state.LeftAlone:
-		b.end(&n)
-	case state.Missed, state.Begun, state.PodHeld, state.PodGone, state.CalledBack: // These are not reported.
+		b.reportStepEnd(&n)
+	case state.Missed, state.Begun, state.PodHeld, state.PodGone, state.CalledBack: // These make no notice.
 	}
 	return n
 }
 
-// observe remembers what later notices need.
+// observe remembers what later notices need: the events that the work is for, who has cordoned the node, and the pods.
 func (b *builder) observe(t state.Transition) {
 	switch t.Kind {
 	case state.Begun:
@@ -102,9 +103,9 @@ func (b *builder) observe(t state.Transition) {
 	case state.PodHeld, state.PodEvicted, state.PodDeleted:
 		pod, known := b.pods[t.Pod]
 		if !known && len(b.pods) >= maxPods {
-			break
+			break // Notices do without further pods.
 		}
-		if t.Kind == state.PodHeld && t.Outcome != state.Refused {
+		if t.Kind == state.PodHeld && t.Outcome != state.Refused { // Detail is a budget, not another refusal.
 			pod.budget = t.Detail
 		}
 		pod.deleted = pod.deleted || t.Kind == state.PodDeleted
@@ -113,13 +114,14 @@ func (b *builder) observe(t state.Transition) {
 		}
 		b.pods[t.Pod] = pod
 	case state.Done, state.Failed, state.RanOut, state.CalledBack, state.LeftAlone:
-		if t.Kind != state.Failed || t.Action == string(policy.Uncordon) { // A failed drain continues.
+		continues := t.Kind == state.Failed && t.Action != string(policy.Uncordon) // A cordon or drain that has failed is not over.
+		if !continues {
 			delete(b.events, t.Entry.Event.ID)
 		}
 	}
 }
 
-// cordonText says who has cordoned the node.
+// cordonText says in words who has cordoned the node.
 func (b *builder) cordonText() string {
 	if b.foreignCordon {
 		return "the node was already cordoned by someone else"
@@ -127,47 +129,48 @@ func (b *builder) cordonText() string {
 	return "cordoned the node"
 }
 
-// gone fills in the notice about a pod that was evicted or deleted, unless there were maxPodEvents.
-func (b *builder) gone(n *notice) {
+// reportPod fills in the notice about a pod that was evicted or deleted. After maxPodEvents such notices, it leaves the notice empty.
+func (b *builder) reportPod(n *notice) {
 	if b.podEvents >= maxPodEvents {
 		return
 	}
 	b.podEvents++
-	n.reason, n.text = reasonEviction, "evicted from node "+n.Node+": "+n.Reason
+	n.eventReason, n.text = reasonEviction, "evicted from node "+n.Node+": "+n.Reason
 	if n.Kind == state.PodDeleted {
 		n.severity, n.text = Warning, "deleted from node "+n.Node+", as it could not be evicted in time: "+n.Reason
 	}
 }
 
-// end fills in the notice about the end of a step.
-func (b *builder) end(n *notice) {
+// reportStepEnd fills in the notice about a step that has ended, or that has failed and is tried again.
+func (b *builder) reportStepEnd(n *notice) {
 	n.pods, n.deleted = slices.Sorted(maps.Keys(b.pods)), map[string]string{}
 	for name, pod := range b.pods {
 		if pod.deleted {
 			n.deleted[name] = pod.budget
 		}
 	}
-	n.reason = actionReasons[n.Action]
+	n.eventReason = actionReasons[n.Action]
 	took := n.Took.Round(time.Millisecond)
 	switch {
 	case n.Kind == state.Failed:
-		n.outcome, n.reason, n.severity = Failed, n.reason+errorSuffix, Critical
+		n.outcome, n.eventReason, n.severity = Failed, n.eventReason+errorSuffix, Critical
 		n.text = fmt.Sprintf("the %s failed after %s and will be tried again: %v", n.Action, took, n.Err)
 	case n.Kind == state.LeftAlone:
-		n.outcome, n.reason = LeftAlone, reasonAlone
+		n.outcome, n.eventReason = LeftAlone, reasonAlone
 		n.text = "the node is left alone because of its annotation " + kube.KeyPrefix + "action: its pods are not evicted"
 	case n.Kind == state.RanOut:
-		n.outcome, n.reason, n.severity = Incomplete, n.reason+errorSuffix, Critical
+		n.outcome, n.eventReason, n.severity = Incomplete, n.eventReason+errorSuffix, Critical
 		n.text = fmt.Sprintf("the %s ran out of time after %s: %s; left: %s%s", n.Action, took, counts(n.Entry.Result), left(n.Entry.Result), listDeleted(n.deleted))
+	// All cases below are about steps that are done.
 	case n.Action == string(policy.Cordon):
 		n.outcome, n.severity, n.text = Cordoned, OK, b.cordonText()+": "+n.Reason
 	case n.Action == string(policy.Drain):
 		n.outcome, n.severity = Drained, OK
-		if r := n.Entry.Result; r != nil && r.Deleted > 0 {
+		if r := n.Entry.Result; r != nil && r.Deleted > 0 { // nil: the counts of the drain are not known.
 			n.severity = Warning
 		}
 		n.text = fmt.Sprintf("drained after %s: %s%s", took, counts(n.Entry.Result), listDeleted(n.deleted))
-	default: // an uncordon, since the event is put off or over
+	default: // an uncordon: the event is put off or over
 		n.outcome, n.text = Moved, overText(n.Transition)
 		if n.Entry.Phase == state.Closed {
 			n.outcome = string(n.Entry.Ending)
@@ -175,15 +178,15 @@ func (b *builder) end(n *notice) {
 	}
 }
 
-// overText says what stays on the node after its event is over or put off.
+// overText says in words what is left on the node after its event is over, or was put off.
 func overText(t state.Transition) string {
 	var text string
 	switch {
 	case t.Entry.Phase == state.Closed:
 		text = string(t.Entry.Ending) + "; nothing of it is left on the node"
-	case t.Action == string(policy.Uncordon) && t.Detail == "": // Nobody else needs the cordon, so it was lifted.
+	case t.Action == string(policy.Uncordon) && t.Detail == "": // Nobody else needs the cordon, so nth has lifted it.
 		text = "put off; the node takes pods again until then"
-	default:
+	default: // Another event, or somebody else, still needs the cordon.
 		text = "put off; nothing is done for it until then, and the node stays as it is"
 	}
 	if t.Detail != "" {
@@ -192,7 +195,7 @@ func overText(t state.Transition) string {
 	return text
 }
 
-// counts says what a drain did.
+// counts says in words how many pods a drain evicted, deleted and left in place. r is nil if that is not known.
 func counts(r *state.Result) string {
 	if r == nil {
 		return "what became of the pods is not known"
@@ -200,7 +203,7 @@ func counts(r *state.Result) string {
 	return fmt.Sprintf("%s evicted, %d deleted, %d left in place", text.Pods(r.Evicted), r.Deleted, r.Skipped)
 }
 
-// left lists the pods that a drain left, each with what held it.
+// left lists the pods that a drain left, each with what held it; "not known" if r has no such pods, or is nil.
 func left(r *state.Result) string {
 	if r == nil || len(r.Left) == 0 {
 		return "not known"
@@ -214,7 +217,7 @@ func left(r *state.Result) string {
 	return listPods(pods)
 }
 
-// listDeleted names the pods that were deleted, and the budget that held each; it is empty if none were.
+// listDeleted is the end of a sentence that lists the pods that were deleted, each with the budget that had held it; "" if no pod was deleted.
 func listDeleted(deleted map[string]string) string {
 	if len(deleted) == 0 {
 		return ""
@@ -228,7 +231,7 @@ func listDeleted(deleted map[string]string) string {
 	return "; deleted, as they could not be evicted in time: " + listPods(pods)
 }
 
-// listPods lists some pods, and the number of the others.
+// listPods lists the first 20 pods, and counts the others.
 func listPods(pods []string) string {
 	const most = 20
 	if len(pods) > most {

@@ -25,7 +25,7 @@ import (
 // ConditionType is the type of nth's own condition.
 const ConditionType = "InterruptionPending"
 
-// The labels that the Node has with the condition, if Options.Labels is set.
+// The labels that the Node has with the condition, if KubernetesOptions.Labels is set.
 const (
 	// KindLabel has the kind of the event that gives the condition its reason.
 	KindLabel = kube.KeyPrefix + "interruption"
@@ -40,22 +40,21 @@ const (
 )
 
 const (
-	// startupDelay is how long nothing is written after the start: the first poll of the metadata service comes first, and a condition of an
-	// earlier run can wait.
+	// startupDelay is how long after the start the first update of the condition waits: the metadata service is polled first.
 	startupDelay = 5 * time.Second
-	// silence is the pause before the next look for a heartbeat while Alive is false, or there is no Node.
-	silence = time.Minute
+	// retryHeartbeat is the pause before the next update if no heartbeat was written, as Alive was false or the Node could not be read.
+	retryHeartbeat = time.Minute
 )
 
-// dryRunCondition is the condition of a dry run, without times. It is False even while something is announced, so that nobody acts
+// dryRunCondition is the condition of a dry run, without times. It is False even while something is announced, so that no other program acts
 // upon it.
 var dryRunCondition = corev1.NodeCondition{
 	Type: ConditionType, Status: corev1.ConditionFalse,
 	Reason: dryRun, Message: "this is a dry run: what is announced for this machine is only logged on it",
 }
 
-// wantedCondition derives the condition, without times, from the open entries: see openEntries. The condition is True unless open is empty.
-// Its reason is that of the first entry.
+// wantedCondition returns the condition that the Node should have for its open entries, without times. open is from openEntries. The condition
+// is True unless open is empty. Its reason is that of the first entry.
 func wantedCondition(open []state.Entry, opts *KubernetesOptions) corev1.NodeCondition {
 	if opts.DryRun {
 		return dryRunCondition
@@ -73,32 +72,35 @@ func wantedCondition(open []state.Entry, opts *KubernetesOptions) corev1.NodeCon
 	return corev1.NodeCondition{
 		Type: ConditionType, Status: corev1.ConditionTrue,
 		Reason:  open[0].Event.Kind.Info().Reason,
-		Message: text.Visible(mark(opts)+strings.Join(sentences, ". Also: "), maxMessage),
+		Message: text.Visible(writerPrefix(opts)+strings.Join(sentences, ". Also: "), maxMessage),
 	}
 }
 
-// mark is how our conditions begin that are True, by which other writers know them.
-func mark(opts *KubernetesOptions) string { return opts.Source + ": " }
+// writerPrefix is how the messages of this program's True conditions begin. By the prefix, nth and nth-queue know who wrote a condition.
+func writerPrefix(opts *KubernetesOptions) string { return opts.Source + ": " }
 
-// wantedLabels derives the labels from the open entries. A label that is not in the result is not wanted.
+// wantedLabels returns the labels that the Node should have for its open entries. open is from openEntries. The Node should have no label that is
+// not in the result.
 func wantedLabels(open []state.Entry) map[string]string {
 	labels := map[string]string{}
 	if len(open) > 0 {
 		labels[KindLabel] = string(open[0].Event.Kind)
 	}
-	for _, e := range open { // the earliest first
-		if _, found := labels[MaintenanceLabel]; !found && e.Event.Kind == event.ScheduledMaintenance && !e.Event.Deadline.IsZero() {
-			labels[MaintenanceLabel] = strconv.FormatInt(max(e.Event.Deadline.Unix(), 0), 10) // A label's value has no sign.
+	for _, e := range open {
+		if e.Event.Kind == event.ScheduledMaintenance && !e.Event.Deadline.IsZero() {
+			// max, as a label's value has no sign.
+			labels[MaintenanceLabel] = strconv.FormatInt(max(e.Event.Deadline.Unix(), 0), 10)
+			break // open is sorted: the first maintenance is the earliest.
 		}
 	}
 	return labels
 }
 
-// openEntries returns the entries of interruptions that are neither closed nor ignored, by their deadlines, entries without a deadline
-// last, and then by the precedence of their kinds.
+// openEntries returns the entries of interruptions that are neither closed nor ignored by the rules. They are sorted by their deadlines, and
+// then by the precedence of their kinds. Entries without a deadline are last.
 func openEntries(entries []state.Entry, rules policy.Settings) []state.Entry {
 	open := slices.DeleteFunc(slices.Clone(entries), func(e state.Entry) bool {
-		return e.Phase == state.Closed || rules.Ignores(e) || e.Event.Kind == event.Manual
+		return e.Phase == state.Closed || rules.Ignores(e) || e.Event.Kind == event.Manual // "nth drain" is no interruption.
 	})
 	never := time.Unix(1<<40, 0) // after any deadline
 	deadline := func(e state.Entry) time.Time { return cmp.Or(e.Event.Deadline, never) }
@@ -118,22 +120,24 @@ var phaseTexts = map[state.Phase]string{
 	state.Undoing:    "what was done is being undone",
 }
 
-// underway are the phases that another follows soon.
-var underway = map[state.Phase]bool{state.Cordoning: true, state.Draining: true, state.Undoing: true}
+// passing are the phases that another phase follows soon.
+var passing = map[state.Phase]bool{state.Cordoning: true, state.Draining: true, state.Undoing: true}
 
-// describeEntry returns a sentence: what is announced, what nth does about it, and how far nth has come. A brief sentence leaves out phases
-// that another follows soon. There are no counts and no remaining time, so that the sentence changes only when something happens.
+// describeEntry returns a sentence: what is announced, what nth does about it, and how far nth has come. If brief is set, the sentence leaves out
+// passing phases. It has no counts and no remaining time, so that it changes only when something happens.
 func describeEntry(e state.Entry, rules policy.Settings, brief bool) string {
 	var notes []string
+	cordonIsLifted := e.Released() && (e.Phase == state.Cordoned || e.Phase == state.Drained)
+	leaveOut := brief && passing[e.Phase]
 	switch text := phaseTexts[e.Phase]; {
-	case e.LeftAlone: // The text of rules.Describe says so already.
-	case e.Released() && (e.Phase == state.Cordoned || e.Phase == state.Drained):
+	case e.LeftAlone: // rules.Describe below says so.
+	case cordonIsLifted:
 		notes = append(notes, "someone uncordoned the node")
-	case text != "" && !(brief && underway[e.Phase]):
+	case text != "" && !leaveOut:
 		notes = append(notes, text)
 	}
 	if !e.Missing.IsZero() {
-		notes = append(notes, "it is no longer announced")
+		notes = append(notes, "the event is no longer announced")
 	}
 	text := rules.Describe(e)
 	if len(notes) > 0 {
@@ -144,88 +148,94 @@ func describeEntry(e state.Entry, rules policy.Settings, brief bool) string {
 
 // condition is what a KubernetesNode remembers of its Node's condition.
 type condition struct {
-	mu   sync.Mutex
-	look *message // the next look at the condition, which waits in its queue; nil if none does
+	mu      sync.Mutex // for waiting
+	waiting *message   // the next update, which waits in the queue of conditions; nil if none waits
 
-	// These belong to the worker that looks: the condition as it was written last, zero if that is unknown, and when to renew its heartbeat.
+	// Only update, which runs once at a time, uses these: the condition that this program wrote last, zero if that is unknown, and when to
+	// renew its heartbeat.
 	written corev1.NodeCondition
 	renewal time.Time
 }
 
-// touch has the Node's condition looked at after delay, or earlier.
-func (n *KubernetesNode) touch(delay time.Duration) {
+// queueUpdate has update called after delay. If an update waits already, that one is made after delay at the latest.
+func (n *KubernetesNode) queueUpdate(delay time.Duration) {
 	k, c := n.kubernetes, &n.condition
 	if !k.opts.Condition {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.look == nil {
-		look := &message{line: n.name}
-		look.deliver = func(ctx context.Context) error {
+	if c.waiting == nil {
+		m := &message{line: n.name}
+		m.deliver = func(ctx context.Context) error {
 			c.mu.Lock()
-			if c.look == look {
-				c.look = nil // What happens from now on has another look.
+			if c.waiting == m { // m is no second attempt, while a later update waits.
+				c.waiting = nil // The update begins: what happens from now on needs another one.
 			}
 			c.mu.Unlock()
-			return n.keepCondition(ctx)
+			return n.update(ctx)
 		}
-		c.look = look
+		c.waiting = m
 	}
-	k.conditions.add(c.look, delay)
+	k.conditions.add(c.waiting, delay)
 }
 
-// keepCondition brings the Node's condition and labels up to date. With a heartbeat, it plans the next look.
-func (n *KubernetesNode) keepCondition(ctx context.Context) error {
+// update brings the Node's condition and labels up to date. If there are heartbeats, it queues the next update. The queue of conditions calls
+// it; the error says whether to try again, as in message.deliver.
+func (n *KubernetesNode) update(ctx context.Context) error {
 	opts := &n.kubernetes.opts
 	if opts.MayWrite != nil && opts.MayWrite() != nil {
-		return errNothing // The process that leads now keeps the conditions.
+		return errNothing // Another process leads, and keeps the conditions.
 	}
-	again := silence
+	again := retryHeartbeat
 	err := n.write(ctx, func(ctx context.Context, id Identity) (err error) {
 		again, err = n.updateNode(ctx, id)
 		return err
 	})
 	if err != nil {
-		n.condition.written = corev1.NodeCondition{}
+		n.condition.written = corev1.NodeCondition{} // The request may have reached the API server, or not.
 	}
 	if opts.Heartbeat > 0 {
-		n.touch(again)
+		n.queueUpdate(again)
 	}
 	return err
 }
 
-// updateNode brings the Node's condition and labels up to date. It returns after what time to look again for a heartbeat. It reads and writes
-// the Node only if the condition that it wrote last no longer holds: the labels follow from the same entries.
+// updateNode brings the Node's condition and labels up to date. again is the time after which the next update is due, if there are heartbeats.
+//
+// If the condition is the one that updateNode wrote last, and no heartbeat is due, it makes no request. The labels are the same then, too: they
+// follow from the same entries.
 func (n *KubernetesNode) updateNode(ctx context.Context, id Identity) (again time.Duration, err error) {
 	c, opts := &n.condition, &n.kubernetes.opts
 	open := openEntries(n.entries(), opts.Rules)
 	wanted := wantedCondition(open, opts)
-	if left := time.Until(c.renewal); sameContent(c.written, wanted) && (opts.Heartbeat == 0 || left > 0) {
-		return left, nil
+	untilHeartbeat := time.Until(c.renewal)
+	heartbeatDue := opts.Heartbeat > 0 && untilHeartbeat <= 0
+	if sameContent(c.written, wanted) && !heartbeatDue {
+		return untilHeartbeat, nil
 	}
 	node, err := id.read(ctx)
 	if err != nil {
-		return silence, err
+		return retryHeartbeat, err
 	}
 	metadata := map[string]any{}
 	existing := findCondition(node)
-	foreign := existing.Status == corev1.ConditionTrue && !strings.HasPrefix(existing.Message, mark(opts))
-	if foreign && wanted.Status == corev1.ConditionFalse {
-		// nth-queue knows of an interruption that the machine does not: its condition and labels stay, with our heartbeat.
+	fromAnother := existing.Status == corev1.ConditionTrue && !strings.HasPrefix(existing.Message, writerPrefix(opts))
+	if fromAnother && wanted.Status == corev1.ConditionFalse {
+		// nth-queue knows of an interruption that nth does not, or the reverse. The other's condition and labels stay, with our heartbeat.
 		wanted.Status, wanted.Reason, wanted.Message = existing.Status, existing.Reason, existing.Message
-		metadata["resourceVersion"] = node.ResourceVersion
+		metadata["resourceVersion"] = node.ResourceVersion // If the other changes the condition meanwhile, our write must fail.
 	} else if labels := changedLabels(node, open); opts.Labels && !opts.DryRun && len(labels) > 0 {
 		metadata["labels"] = labels
 	}
 	differs := !sameContent(existing, wanted)
-	if existing.Type == "" { // Where nothing was ever announced, there is no condition.
+	if existing.Type == "" { // The Node has no condition, and gets none before something is announced, unless there are heartbeats.
 		differs = wanted.Status == corev1.ConditionTrue
 	}
-	news := differs || metadata["labels"] != nil
-	beats := opts.Heartbeat > 0 && opts.Alive()
-	if !news && !beats {
-		return silence, nil // A heartbeat would claim that nth does its work.
+	changes := differs || metadata["labels"] != nil
+	alive := opts.Heartbeat > 0 && opts.Alive()
+	if !changes && !alive {
+		return retryHeartbeat, nil // Without changes, a write would be a heartbeat, which says that nth does its work.
 	}
 	now := metav1.Now()
 	wanted.LastHeartbeatTime, wanted.LastTransitionTime = now, now
@@ -233,30 +243,30 @@ func (n *KubernetesNode) updateNode(ctx context.Context, id Identity) (again tim
 		wanted.LastTransitionTime = existing.LastTransitionTime
 	}
 	if err := id.patch(ctx, metadata, wanted); err != nil {
-		return silence, err
+		return retryHeartbeat, err
 	}
-	again = wait.Jitter(opts.Heartbeat*9/10, 2.0/9) // The nodes of a fleet do not write in step.
+	again = wait.Jitter(opts.Heartbeat*9/10, 2.0/9) // 0.9 to 1.1 heartbeats, so that the nodes of a cluster do not write all at once
 	c.written, c.renewal = wanted, now.Add(again)
 	return again, nil
 }
 
-// changedLabels returns the labels to set on a Node, and to take off, for the open entries. The value nil takes a label off.
+// changedLabels returns the labels of a Node that have to change for its open entries, with their new values. The value nil takes a label off.
 func changedLabels(node *corev1.Node, open []state.Entry) map[string]any {
 	changes, wanted := map[string]any{}, wantedLabels(open)
 	for _, key := range []string{KindLabel, MaintenanceLabel} {
 		existing, found := node.Labels[key]
-		value, keep := wanted[key]
+		value, isWanted := wanted[key]
 		switch {
-		case keep && value != existing:
+		case isWanted && value != existing:
 			changes[key] = value
-		case found && !keep:
+		case found && !isWanted:
 			changes[key] = nil
 		}
 	}
 	return changes
 }
 
-// read reads the Node. If the identity has a UID and the Node another, it returns errNothing: the name has passed to another machine.
+// read reads the Node. If the identity has a UID and the Node has another, the error is errNothing: another machine has that name now.
 func (id Identity) read(ctx context.Context) (*corev1.Node, error) {
 	node, err := id.Client.CoreV1().Nodes().Get(ctx, id.Node, metav1.GetOptions{})
 	if err == nil && id.UID != "" && string(node.UID) != id.UID {
@@ -265,11 +275,11 @@ func (id Identity) read(ctx context.Context) (*corev1.Node, error) {
 	return node, err
 }
 
-// patch sends a strategic merge patch of the Node's status and metadata. The API server merges conditions by their types, so what the kubelet
-// writes at the same time stays. If metadata has a resourceVersion, and the Node has changed since that, the error is a conflict.
+// patch sends a strategic merge patch of the Node's metadata and one condition. The API server merges conditions by their types, so the kubelet's
+// conditions stay. If metadata has a resourceVersion, and the Node has changed since that, the error is a conflict.
 func (id Identity) patch(ctx context.Context, metadata map[string]any, condition corev1.NodeCondition) error {
 	if id.UID != "" {
-		metadata["uid"] = id.UID
+		metadata["uid"] = id.UID // A Node with another UID is not written: the API server answers with a conflict.
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": metadata, "status": map[string]any{"conditions": []corev1.NodeCondition{condition}}})
 	if err != nil {
@@ -284,7 +294,7 @@ func sameContent(a, b corev1.NodeCondition) bool {
 	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }
 
-// findCondition returns the Node's condition of ConditionType; its zero value if it has none.
+// findCondition returns the Node's condition of ConditionType; the zero value if the Node has none.
 func findCondition(node *corev1.Node) corev1.NodeCondition {
 	for _, c := range node.Status.Conditions {
 		if c.Type == ConditionType {

@@ -17,15 +17,15 @@ const (
 	maxWaiting = 4096
 	// workers is how many messages are delivered to one destination at a time.
 	workers = 8
-	// maxAge is the age at which a message is given up.
+	// maxAge is the age at which a message that cannot be delivered is lost.
 	maxAge = 24 * time.Hour
 	// minPause is the pause after a first failure. It doubles with each failure, up to maxPause.
 	minPause, maxPause = time.Second, time.Minute
-	// flushTimeout bounds the last attempts to deliver what is left when nth stops.
+	// flushTimeout is how long queue.run takes at most, when nth stops, to try the messages that are left.
 	flushTimeout = 2 * time.Second
 )
 
-// refusedError is the error of a message that is not tried again: it is lost.
+// refusedError is the error of a message that its destination will never accept: the queue does not try again, and the message is lost.
 type refusedError struct{ why string }
 
 func (e refusedError) Error() string { return e.why }
@@ -35,11 +35,11 @@ var errNothing = errors.New("there is nothing to deliver")
 
 // DeliveryResult is the result of an attempt to deliver a message.
 type DeliveryResult struct {
-	// Event is the ID of the event that the message is about, and Outcome what is reported of it.
+	// Event is the ID of the event that the message is about, and Outcome the outcome of the notice.
 	Event, Outcome string
-	// Err is why it was not delivered; nil if it was.
+	// Err is why the message was not delivered; nil if it was.
 	Err error
-	// Lost is set if it never will be.
+	// Lost is set if Err is, and the message will not be tried again.
 	Lost bool
 	// Again is set if an earlier attempt to deliver the same message has failed.
 	Again bool
@@ -47,26 +47,27 @@ type DeliveryResult struct {
 
 // message is one thing to deliver.
 type message struct {
-	// deliver tries once. Without an error it is delivered. A refusedError gives the message up, and errNothing drops it without a
-	// report; after any other error it is tried again.
+	// deliver makes one attempt. With nil, the message is delivered. With a refusedError it is lost, and with errNothing it is dropped
+	// without a report. After any other error, the queue tries again.
 	deliver func(ctx context.Context) error
 	// line names the line in which the message waits. Messages of one line are delivered one at a time, the oldest first.
 	line           string
-	event, outcome string // for its DeliveryResult
+	event, outcome string // for DeliveryResult
 
-	made  time.Time     // when it was added
-	next  time.Time     // when it may be tried; the queue's mutex is held for this
-	pause time.Duration // the last one; 0 if no attempt has failed
+	// The queue sets these, with its mutex held.
+	made  time.Time     // when the message was added; zero before that
+	next  time.Time     // the time before which it is not tried
+	pause time.Duration // the pause after the last attempt; 0 if no attempt has failed
 }
 
-// queue delivers messages to one destination, in lines: a message that fails holds up only those of its line.
+// queue delivers messages to one destination, in lines: a message that fails delays only later messages of its line.
 type queue struct {
 	report func(DeliveryResult)
-	lines  *workqueue.Typed[string] // those that a worker is to look at
+	lines  *workqueue.Typed[string] // the lines whose messages a worker is to try
 
-	mu       sync.Mutex // for all that follows
-	waiting  []*message // the oldest first, with those that are being delivered
-	stopping bool       // each message is tried once more, and none is added
+	mu       sync.Mutex // for the fields below
+	waiting  []*message // the oldest first; also those that are being delivered
+	stopping bool       // nth stops: each message is tried once more, and none is added
 }
 
 // newQueue returns an empty queue. report is called with the result of each attempt.
@@ -74,8 +75,10 @@ func newQueue(report func(DeliveryResult)) *queue {
 	return &queue{report: report, lines: workqueue.NewTyped[string]()}
 }
 
-// add adds a message that is tried after delay, once those of its line that were added earlier are settled. If the message waits for its first
-// attempt already, that is made at the earlier of the two times. add does not block. If more than maxWaiting messages wait, the oldest is lost.
+// add adds a message, which is tried after delay, but after all earlier messages of its line. add does not block. It does nothing once nth stops.
+//
+// A message that waits already may be added again: then its next attempt is made at the earlier of the two times. If more than maxWaiting
+// messages wait, the oldest is lost.
 func (q *queue) add(m *message, delay time.Duration) {
 	q.mu.Lock()
 	if q.stopping {
@@ -83,7 +86,7 @@ func (q *queue) add(m *message, delay time.Duration) {
 		return
 	}
 	now := time.Now()
-	if m.made.IsZero() {
+	if m.made.IsZero() { // It does not wait yet.
 		m.made, m.next = now, now.Add(delay)
 		q.waiting = append(q.waiting, m)
 	}
@@ -95,14 +98,14 @@ func (q *queue) add(m *message, delay time.Duration) {
 		q.waiting = q.waiting[1:]
 	}
 	q.mu.Unlock()
-	q.lookIn(m.line, delay)
+	q.wake(m.line, delay)
 	if crowded {
 		q.report(DeliveryResult{Event: oldest.event, Outcome: oldest.outcome, Err: errors.New("too many are waiting"), Lost: true})
 	}
 }
 
-// lookIn has a worker look at a line after delay. After a stop it does nothing.
-func (q *queue) lookIn(line string, delay time.Duration) {
+// wake has a worker try the messages of a line after delay. It does not wait for that. Once the queue is shut down, wake has no effect.
+func (q *queue) wake(line string, delay time.Duration) {
 	if delay <= 0 {
 		q.lines.Add(line)
 		return
@@ -110,10 +113,10 @@ func (q *queue) lookIn(line string, delay time.Duration) {
 	time.AfterFunc(delay, func() { q.lines.Add(line) })
 }
 
-// run delivers messages until ctx ends. Then it tries each that is left once more, for flushTimeout at most, and reports those that are lost.
-// Call it once.
+// run delivers messages until ctx ends. Then it tries each message that is left once more, and reports those that are lost. The last attempts take
+// flushTimeout at most. Call it once.
 func (q *queue) run(ctx context.Context) {
-	attempts, abort := context.WithCancel(context.WithoutCancel(ctx))
+	attempts, abort := context.WithCancel(context.WithoutCancel(ctx)) // The last attempts are made after ctx has ended.
 	defer abort()
 	var working sync.WaitGroup
 	for range workers {
@@ -131,22 +134,22 @@ func (q *queue) run(ctx context.Context) {
 	working.Wait()
 }
 
-// work delivers the messages of one line after another, until the queue is shut down.
+// work delivers messages, one line after another, until the queue is shut down and no line is left. Each worker runs it.
 func (q *queue) work(ctx context.Context) {
 	for {
 		line, ended := q.lines.Get()
 		if ended {
 			return
 		}
-		for m := q.first(line); m != nil && q.try(ctx, m); {
-			m = q.first(line)
+		for m := q.next(line); m != nil && q.try(ctx, m); {
+			m = q.next(line)
 		}
 		q.lines.Done(line)
 	}
 }
 
-// first returns the oldest message of a line; nil if it has none, or that one must wait.
-func (q *queue) first(line string) *message {
+// next returns the oldest message of a line; nil if the line is empty, or it is too early to try that message.
+func (q *queue) next(line string) *message {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	i := slices.IndexFunc(q.waiting, func(m *message) bool { return m.line == line })
@@ -156,18 +159,19 @@ func (q *queue) first(line string) *message {
 	return q.waiting[i]
 }
 
-// try makes one attempt to deliver a message, and reports its result. It returns false if the message is to be tried again later.
-func (q *queue) try(ctx context.Context, m *message) (settled bool) {
+// try makes one attempt to deliver a message, and reports the result. finished says that the message is delivered, dropped or lost. Otherwise
+// try has planned the next attempt.
+func (q *queue) try(ctx context.Context, m *message) (finished bool) {
 	result := DeliveryResult{Event: m.event, Outcome: m.outcome, Again: m.pause > 0}
 	result.Err = m.deliver(ctx)
 	_, refused := errors.AsType[refusedError](result.Err)
-	nothing := errors.Is(result.Err, errNothing)
+	dropped := errors.Is(result.Err, errNothing)
 	q.mu.Lock()
 	i := slices.Index(q.waiting, m)
 	switch {
-	case i < 0: // add has reported it as lost.
-		nothing = true
-	case result.Err == nil, nothing:
+	case i < 0: // Meanwhile, add has removed the message from a full queue, and reported it as lost.
+		dropped = true
+	case result.Err == nil, dropped: // The message is finished, and not lost.
 	case refused:
 		result.Lost = true
 	case q.stopping:
@@ -175,19 +179,19 @@ func (q *queue) try(ctx context.Context, m *message) (settled bool) {
 	case time.Since(m.made) >= maxAge:
 		result.Err, result.Lost = fmt.Errorf("it is older than a day: %w", result.Err), true
 	}
-	settled = nothing || result.Err == nil || result.Lost
-	if settled && i >= 0 {
+	finished = dropped || result.Err == nil || result.Lost
+	if finished && i >= 0 {
 		q.waiting = slices.Delete(q.waiting, i, i+1)
 	}
-	if !settled {
+	if !finished {
 		m.pause = min(max(2*m.pause, minPause), maxPause)
 		pause := wait.Jitter(m.pause/2, 1) // Messages of many machines must not arrive at once when their destination works again.
 		m.next = time.Now().Add(pause)
-		q.lookIn(m.line, pause)
+		q.wake(m.line, pause)
 	}
 	q.mu.Unlock()
-	if !nothing {
+	if !dropped {
 		q.report(result)
 	}
-	return settled
+	return finished
 }

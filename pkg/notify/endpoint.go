@@ -30,23 +30,22 @@ const (
 	maxAnswerHeader = 64 << 10
 )
 
-// These bound files, in bytes: those with the URL and the headers, a template, and certificates. All certificates of a Linux system take a
-// quarter of a mebibyte.
+// The longest files that are read, in bytes.
 const (
-	maxSecretSize   = 64 << 10
-	maxTemplateSize = 128 << 10
-	maxCASize       = 4 << 20
+	maxSecretSize   = 64 << 10  // with the URL, or the headers
+	maxTemplateSize = 128 << 10 // with a template
+	maxCASize       = 4 << 20   // with certificates: all those of a Linux system take a quarter of a mebibyte
 )
 
 // Destination says where a webhook posts to.
 type Destination struct {
-	// URL is the address, or URLFile a file that contains it.
+	// URL is the address. If it is empty, URLFile is a file that contains the address.
 	URL, URLFile string
-	// Headers override those in HeadersFile: lines "Name: value", or one object of JSON.
+	// Headers are sent with each post. They override those in HeadersFile, which has lines "Name: value" or one object of JSON.
 	Headers     map[string]string
 	HeadersFile string
-	// Proxy is http://, https://, socks5:// or tcp://, which means http://. If empty there is none: the environment is
-	// ignored.
+	// Proxy is the proxy's URL: http://, https://, socks5:// or tcp://, which means http://. If it is empty, no proxy is used, not even one
+	// that the environment names.
 	Proxy string
 	// CAFile contains certificates, in PEM, that are trusted in addition to the system's.
 	CAFile string
@@ -62,7 +61,7 @@ type Endpoint struct {
 	client  *http.Client
 }
 
-// NewEndpoint reads the files of a destination. The error says what is wrong with it.
+// NewEndpoint returns an endpoint for a destination, whose files it reads once. The error says what is wrong with the destination.
 func NewEndpoint(d Destination) (*Endpoint, error) {
 	target, err := d.target()
 	if err != nil {
@@ -82,7 +81,7 @@ func NewEndpoint(d Destination) (*Endpoint, error) {
 	}
 	client := &http.Client{
 		Timeout: d.Timeout, Transport: transport,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // No redirect is followed.
 	}
 	return &Endpoint{target, headers, client}, nil
 }
@@ -90,8 +89,8 @@ func NewEndpoint(d Destination) (*Endpoint, error) {
 // ContentType returns the content type of messages.
 func (e *Endpoint) ContentType() string { return e.headers.Get("Content-Type") }
 
-// Post sends one message, text, with the notice's ID. nil means that the receiver has it, and a refusedError that the receiver never takes
-// this message. After any other error, the queue tries again.
+// Post sends one message with a notice's ID. text is the body. If the error is nil, the receiver has the message. A refusedError means that the
+// receiver will never accept this message. After any other error, the queue tries again.
 func (e *Endpoint) Post(ctx context.Context, id, text string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, e.target, strings.NewReader(text))
 	if err != nil {
@@ -99,29 +98,29 @@ func (e *Endpoint) Post(ctx context.Context, id, text string) error {
 	}
 	request.Header = e.headers.Clone()
 	request.Header.Set(noticeHeader, id)
-	request.Host = request.Header.Get("Host") // net/http ignores it among the headers.
+	request.Host = request.Header.Get("Host") // net/http ignores a "Host" among the headers.
 	answer, err := e.client.Do(request)
 	if err != nil {
 		return withoutSecrets(err)
 	}
 	defer func() { _ = answer.Body.Close() }()
-	_, _ = io.CopyN(io.Discard, answer.Body, 4<<10) // Only the status counts. A server that still writes its answer is not cut off.
-	return judgeStatus(answer.StatusCode)
+	_, _ = io.CopyN(io.Discard, answer.Body, 4<<10) // Only the status counts. The read lets a server finish a short answer.
+	return statusError(answer.StatusCode)
 }
 
-// judgeStatus returns what the status of an answer means for the notice: the results are those of Post.
-func judgeStatus(status int) error {
+// statusError returns the error of Post for the HTTP status of an answer; nil if the status says that the receiver has the message.
+func statusError(status int) error {
 	text := strings.TrimSpace(fmt.Sprintf("it answers %d %s", status, http.StatusText(status)))
 	switch {
 	case status/100 == 2:
 		return nil
-	case status/100 == 3:
+	case status/100 == 3: // An operator may correct the URL.
 		return fmt.Errorf("%s: redirects are not followed", text)
 	case status == http.StatusBadRequest, status == http.StatusRequestEntityTooLarge,
-		status == http.StatusUnsupportedMediaType, status == http.StatusUnprocessableEntity: // They are about this message.
+		status == http.StatusUnsupportedMediaType, status == http.StatusUnprocessableEntity: // These are about this message.
 		return refusedError{text + ": it does not take this message"}
 	}
-	return errors.New(text) // Others, also 401 and 404, end once an operator corrects the settings or the receiver.
+	return errors.New(text) // All others, also 401 and 404, may end when an operator corrects the settings or the receiver.
 }
 
 // target returns the URL to post to.
@@ -134,14 +133,15 @@ func (d Destination) target() (string, error) {
 		}
 		target, name = strings.TrimSpace(content), "the URL in "+d.URLFile
 	}
-	parsed, err := url.Parse(target) // Its error would contain the URL.
-	if err != nil || parsed.Hostname() == "" || parsed.Scheme != "http" && parsed.Scheme != "https" {
+	parsed, err := url.Parse(target)
+	valid := err == nil && parsed.Hostname() != "" && (parsed.Scheme == "http" || parsed.Scheme == "https")
+	if !valid { // The error of url.Parse would show the URL.
 		return "", fmt.Errorf("%s is no URL that begins with http:// or https://", name)
 	}
 	return target, nil
 }
 
-// headers returns the headers of a post: the defaults, those in the file, and those in the settings, which override in that sequence.
+// headers returns the headers of a post. Those in HeadersFile override the defaults, and those in Headers override both.
 func (d Destination) headers() (http.Header, error) {
 	headers := http.Header{"Content-Type": {DefaultContentType}, "User-Agent": {d.UserAgent}}
 	inFile, err := d.headersInFile()
@@ -151,7 +151,7 @@ func (d Destination) headers() (http.Header, error) {
 	for _, added := range []map[string]string{inFile, d.Headers} {
 		for name, value := range added {
 			if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
-				return nil, errors.New("HTTP does not allow a name or a value of the headers")
+				return nil, errors.New("HTTP does not allow a name or a value of the headers") // Either may be a secret.
 			}
 			headers.Set(name, value)
 		}
@@ -159,7 +159,8 @@ func (d Destination) headers() (http.Header, error) {
 	return headers, nil
 }
 
-// headersInFile returns the headers in HeadersFile: an object of JSON, or lines "Name: value". Its errors show nothing of the content.
+// headersInFile returns the headers in HeadersFile, which has an object of JSON, or lines "Name: value" and comments that begin with "#". The
+// errors show nothing of the content.
 func (d Destination) headersInFile() (map[string]string, error) {
 	if d.HeadersFile == "" {
 		return nil, nil
@@ -169,13 +170,13 @@ func (d Destination) headersInFile() (map[string]string, error) {
 		return nil, fmt.Errorf("reading the headers: %w", err)
 	}
 	headers := map[string]string{}
-	if json.Unmarshal([]byte(content), &headers) == nil {
+	if json.Unmarshal([]byte(content), &headers) == nil { // Otherwise the file has lines.
 		return headers, nil
 	}
 	for line := range strings.Lines(content) {
 		line = strings.TrimSpace(line)
 		if line == "" || strings.HasPrefix(line, "#") {
-			continue // It is empty, or a comment.
+			continue
 		}
 		name, value, found := strings.Cut(line, ":")
 		if !found {
@@ -211,7 +212,8 @@ func (d Destination) proxy() (func(*http.Request) (*url.URL, error), error) {
 		return nil, nil
 	}
 	proxy, err := url.Parse(d.Proxy)
-	if err != nil || proxy.Hostname() == "" || text.HidesUser(proxy) || !slices.Contains([]string{"http", "https", "socks5", "tcp"}, proxy.Scheme) {
+	valid := err == nil && proxy.Hostname() != "" && slices.Contains([]string{"http", "https", "socks5", "tcp"}, proxy.Scheme)
+	if !valid || text.HidesUser(proxy) {
 		return nil, errors.New("the proxy is no URL such as \"http://proxy.example:3128\"")
 	}
 	if proxy.Scheme == "tcp" { // as in the settings of aws-node-termination-handler
@@ -220,28 +222,29 @@ func (d Destination) proxy() (func(*http.Request) (*url.URL, error), error) {
 	return http.ProxyURL(proxy), nil
 }
 
-// withoutSecrets returns an error that says why a request failed, but shows no secret. Some of net/http's errors quote the server's answer,
-// which may repeat parts of the URL or the headers. So only errors without such quotes are shown: those of connections, of TLS, and of a
+// withoutSecrets converts an error of net/http to one that shows no secret. Some of net/http's errors quote the server's answer, which may
+// repeat parts of the URL or the headers. So only errors that never quote an answer keep their text: those of connections, of TLS, and of a
 // connection or context that has ended.
 func withoutSecrets(err error) error {
 	if outer, ok := errors.AsType[*url.Error](err); ok {
 		if outer.Timeout() {
 			return errors.New("no answer in time")
 		}
-		err = outer.Err
+		err = outer.Err // outer shows the URL.
 	}
 	_, ofConnection := errors.AsType[*net.OpError](err)
-	shown := slices.ContainsFunc([]error{io.EOF, io.ErrUnexpectedEOF, context.Canceled, http.ErrSchemeMismatch}, func(known error) bool {
+	ofTLS := strings.HasPrefix(err.Error(), "tls: ")
+	harmless := slices.ContainsFunc([]error{io.EOF, io.ErrUnexpectedEOF, context.Canceled, http.ErrSchemeMismatch}, func(known error) bool {
 		return errors.Is(err, known)
 	})
-	if !ofConnection && !shown && !strings.HasPrefix(err.Error(), "tls: ") {
+	if !ofConnection && !ofTLS && !harmless {
 		return errors.New("the request, its answer or that of a proxy is not as HTTP wants it")
 	}
-	return errors.New(err.Error())
+	return errors.New(err.Error()) // Only the text: callers shall find no more in it.
 }
 
-// readFile reads a file of no more than longest bytes. It refuses what is not a regular file, as a pipe or a device may never end. The error
-// names the file, and contains nothing of its content.
+// readFile reads a file of at most longest bytes. It refuses a pipe or a device, which may never end: only regular files are read. The error
+// names the file, and shows nothing of its content.
 func readFile(path string, longest int64) (string, error) {
 	found, err := os.Stat(path)
 	switch {

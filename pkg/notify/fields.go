@@ -18,8 +18,8 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// Fields are the data of a webhook's template. What is not known is empty. No text in them, nor in their lists and tables, contains a
-// quotation mark, a backslash or anything invisible, so that all can stand between the quotation marks of JSON as they are.
+// Fields are the data of a webhook's template. A field that is not known is empty. No text in the fields, their lists and tables contains a
+// quotation mark, a backslash or an invisible character. So a template may put each between the quotation marks of JSON as it is.
 //
 // docs/notices.md describes each field.
 type Fields struct {
@@ -85,17 +85,18 @@ type Fields struct {
 	Region               string
 }
 
-// Machine describes the machine. What is not known is empty.
+// Machine describes the machine. A field that is not known is empty.
 type Machine struct {
 	ID, Type, LifeCycle, Account, Region, Zone string
 	LocalIP, LocalName, PublicIP, PublicName   string
 }
 
-// description is what is known about the node of a notice. What is not known is empty.
+// description describes the node of a notice. A field that is not known is empty.
 type description struct {
-	cluster, name string // of the cluster, as the settings name it, and of the Node
-	machine       Machine
-	labels        map[string]string // the Node's
+	cluster string // the cluster's name in the settings
+	name    string // the Node's
+	machine Machine
+	labels  map[string]string // the Node's
 }
 
 // awsnthStates are aws-node-termination-handler's names, and EC2's, for the state of an event.
@@ -103,7 +104,7 @@ var awsnthStates = map[event.State]string{
 	event.Pending: "active", event.Canceled: "canceled", event.Completed: "completed",
 }
 
-// newFields returns the fields of a notice about the node that a description is about. dryRun is for the field DryRun.
+// newFields returns the fields of a notice. about describes the node of the notice, and dryRun says whether nth only logs what it would do.
 func newFields(n notice, about description, dryRun bool) Fields {
 	e, m := n.Entry, about.machine
 	ev := e.Event
@@ -128,9 +129,9 @@ func newFields(n notice, about description, dryRun bool) Fields {
 		f.ProviderID = "aws:///" + m.Zone + "/" + m.ID
 	}
 	if n.outcome == Moved && n.Detail != "" {
-		f.Action = "" // nth has not uncordoned the node: it leaves the cordon to the one that Detail names.
+		f.Action = "" // nth has not uncordoned the node: Detail names who still needs the cordon.
 	}
-	if deadline := cmp.Or(ev.Deadline, n.Deadline); !deadline.IsZero() {
+	if deadline := cmp.Or(ev.Deadline, n.Deadline); !deadline.IsZero() { // the event's deadline, or else the step's
 		f.Deadline, f.SecondsLeft = &deadline, max(0, int(deadline.Sub(n.At).Seconds()))
 	}
 	if n.Err != nil {
@@ -140,9 +141,9 @@ func newFields(n notice, about description, dryRun bool) Fields {
 		f.Evicted, f.Deleted, f.Skipped, f.Left, f.HeldBy = r.Evicted, r.Deleted, r.Skipped, r.Left, r.HeldBy
 	}
 	for _, pod := range n.pods {
-		f.Pods = append(f.Pods, pod[strings.Index(pod, "/")+1:]) // aws-node-termination-handler has no namespaces in it.
+		f.Pods = append(f.Pods, pod[strings.Index(pod, "/")+1:]) // aws-node-termination-handler's Pods are names without namespaces.
 	}
-	f.clean()
+	f.clean() // before Text, which may be longer than other fields, and contains some of them
 	f.Text = jsonSafe(f.place()+": "+string(f.EventKind)+": "+n.text, text.Page)
 	return f
 }
@@ -150,7 +151,8 @@ func newFields(n notice, about description, dryRun bool) Fields {
 // maxElements is how many elements of a list or a table a notice has at most.
 const maxElements = 512
 
-// clean makes all texts of the fields safe within a JSON string, and bounds them. Reflection makes sure that no field is forgotten.
+// clean replaces all texts in the fields, their lists and tables by safe ones (jsonSafe), and keeps maxElements of each list and table. With
+// reflection, no field can be forgotten.
 func (f *Fields) clean() {
 	all := reflect.ValueOf(f).Elem()
 	for _, field := range all.Fields() {
@@ -173,19 +175,20 @@ func (f *Fields) clean() {
 	}
 }
 
-// jsonSafe returns a text as one visible line of at most limit bytes. Apostrophes and slashes replace quotation marks and backslashes.
+// jsonSafe returns a text as one visible line of at most limit bytes, which may stand between the quotation marks of JSON. Apostrophes replace
+// quotation marks, and slashes replace backslashes.
 func jsonSafe(s string, limit int) string {
 	return strings.NewReplacer(`"`, `'`, `\`, `/`).Replace(text.Visible(strings.Join(strings.Fields(s), " "), limit))
 }
 
-// noticeID returns the ID by which a receiver recognizes a notice that it gets twice. The ID depends on the time, as an event may have the
-// same outcome more than once.
+// noticeID returns the ID by which a receiver recognizes a notice that arrives twice. The ID depends on the time of the transition, as an event
+// may have the same outcome more than once.
 func noticeID(n notice) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %d", n.Entry.Event.ID, n.outcome, n.At.UnixNano()))
 	return hex.EncodeToString(sum[:16])
 }
 
-// place returns the beginning of a notice's text: who sends it, and about which node.
+// place returns the beginning of a notice's text, such as "nth: cluster east, us-east-1, node ip-10-0-0-1 (i-1234567890abcdef0)".
 func (f *Fields) place() string {
 	place := "nth"
 	if f.DryRun {
@@ -205,8 +208,8 @@ func (f *Fields) place() string {
 	return place
 }
 
-// TestFields returns the fields of the message of "nth check --webhook". sender says which program sends it from which machine. node is the
-// Node's name; empty if it is not known.
+// TestFields returns the fields of the test message that "nth check --webhook" sends. sender says which program sends the message from which
+// machine. node is the Node's name; empty if it is not known.
 func TestFields(sender, node string, now time.Time) Fields {
 	f := newFields(notice{outcome: string(Announced), severity: Info, Transition: state.Transition{
 		At: now, Node: node, Plan: "nothing will be done", Entry: state.Entry{FirstSeen: now, Event: event.Event{
@@ -221,23 +224,24 @@ func TestFields(sender, node string, now time.Time) Fields {
 	return f
 }
 
-// Samples returns the fields of notices with which a template is tried. For every kind of event and every outcome, one has all that can be
-// known, and one as little as possible.
+// Samples returns the fields of made-up notices, with which NewTemplate tries a template. For every kind of event and every outcome, one sample
+// has all that can be known, and one has as little as possible.
 func Samples() []Fields {
 	var samples []Fields
 	for _, kind := range event.AllKinds() {
 		for _, outcome := range Outcomes() {
-			samples = append(samples, sample(kind, outcome, true), sample(kind, outcome, false))
+			const full = true
+			samples = append(samples, sample(kind, outcome, full), sample(kind, outcome, !full))
 		}
 	}
 	return samples
 }
 
-// sampleSeverities are the severities of samples, by their outcome. Other samples have Info.
+// sampleSeverities are the severities of samples, by outcome. Samples with other outcomes have Info.
 var sampleSeverities = map[string]string{Cordoned: OK, Drained: Warning, Incomplete: Critical, Failed: Critical}
 
-// sample returns the fields of a made-up notice. With full they have all that can be known, with quotation marks, backslashes and line breaks
-// in them. Otherwise they are those of a machine without metadata.
+// sample returns the fields of a made-up notice. If full is set, the notice has all that can be known, and quotation marks, backslashes and line
+// breaks in its texts. Otherwise the notice is about a machine without metadata.
 func sample(kind event.Kind, outcome string, full bool) Fields {
 	seen := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	n := notice{outcome: outcome, severity: cmp.Or(sampleSeverities[outcome], Info), text: outcome, Transition: state.Transition{

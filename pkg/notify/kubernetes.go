@@ -28,11 +28,11 @@ const (
 	maxMessage = 1024
 )
 
-// Identity is a client, and the node that is written about.
+// Identity is a client of the API server, and the Node to write to.
 type Identity struct {
 	Client kubernetes.Interface
 	Node   string // the Node's name
-	// UID, if set, is that of the only Node whose condition is written: the name may pass to another machine.
+	// UID, if set, is the Node's. A Node with the same name and another UID is another machine, whose condition is not written.
 	UID string
 }
 
@@ -40,7 +40,7 @@ type Identity struct {
 type KubernetesOptions struct {
 	// Rules are the rules in effect.
 	Rules policy.Settings
-	// Condition and Events enable nth's condition, and Events.
+	// Condition and Events say whether to write the condition, and Events.
 	Condition, Events bool
 	// Labels enables KindLabel and MaintenanceLabel, which are kept with the condition.
 	Labels bool
@@ -48,7 +48,7 @@ type KubernetesOptions struct {
 	// also on the Node if nothing was ever announced. With 0 there is no heartbeat: the condition is written from the first announcement
 	// on, when it changes.
 	Heartbeat time.Duration
-	// Alive reports whether nth does its work; otherwise there is no heartbeat. It is required with Heartbeat, and must not block.
+	// Alive reports whether nth does its work; while it does not, there is no heartbeat. Alive is required with Heartbeat, and must not block.
 	Alive func() bool
 	// Brief keeps requests few when many nodes drain at once. Kubernetes then writes no Event about an eviction or the beginning of a drain,
 	// and the condition says only how the drain has ended.
@@ -57,9 +57,10 @@ type KubernetesOptions struct {
 	DryRun bool
 	// Source is the component that Events name as their source. A condition that is True begins with it.
 	Source string
-	// MayWrite, if set, returns an error while another process keeps the conditions: then none is written.
+	// MayWrite, if set, returns an error while another process keeps the conditions: then this process writes none.
 	MayWrite func() error
-	// Trouble is called once for each outage, separately for conditions and for the Events of each namespace, from several goroutines.
+	// Trouble is called with the first of several failures in a row, separately for conditions and for the Events of each namespace. Several
+	// goroutines call it.
 	Trouble func(error)
 }
 
@@ -71,7 +72,7 @@ type Kubernetes struct {
 
 	mu          sync.Mutex      // for all that follows
 	eventNumber int64           // makes the names of Events unique
-	failing     map[string]bool // what the last write of has failed, and was reported
+	failing     map[string]bool // what cannot be written now, in the words of report; each was reported
 }
 
 // NewKubernetes returns a Kubernetes that has not written anything yet.
@@ -82,7 +83,7 @@ func NewKubernetes(opts KubernetesOptions) *Kubernetes {
 	return k
 }
 
-// Run writes until ctx ends. Then it tries what is left once more, for flushTimeout at most. Call it once.
+// Run writes until ctx ends. Then it tries each message that is left once more, for flushTimeout at most. Call it once.
 func (k *Kubernetes) Run(ctx context.Context) {
 	var events sync.WaitGroup
 	events.Go(func() { k.events.run(ctx) })
@@ -100,33 +101,36 @@ type KubernetesNode struct {
 	condition  condition
 }
 
-// Node returns a listener for a node, and has its condition looked at. name tells the nodes of one Kubernetes apart. identity returns the
-// client and the node. Kubernetes retries after an error of identity, and does not report it: the identity's own package does. entries
-// returns the record. What the listener has queued is written even after the caller has dropped it.
+// Node returns a listener for a node, and queues the first update of the Node's condition. name differs from those of other listeners.
+//
+// identity returns the client and the Node. After an error of identity, Kubernetes tries again, and does not report the error: the identity's own
+// package does. entries returns the entries of the record. Messages that the listener has queued are written even after the caller has dropped
+// the listener.
 func (k *Kubernetes) Node(name string, identity func(context.Context) (Identity, error), entries func() []state.Entry) *KubernetesNode {
 	n := &KubernetesNode{kubernetes: k, name: name, identity: identity, entries: entries}
-	n.touch(startupDelay)
+	n.queueUpdate(startupDelay)
 	return n
 }
 
-// OnTransition implements agent.Listener: it queues Events, and has the condition looked at.
+// OnTransition implements agent.Listener: it queues an Event, if the transition makes one, and an update of the condition.
 func (n *KubernetesNode) OnTransition(t state.Transition) {
 	opts := n.kubernetes.opts
 	if opts.Brief && t.Kind == state.PodEvicted {
-		return // There is no Event about an eviction, and the condition does not change.
+		return // Brief has no Events about evictions, and the condition does not change.
 	}
 	built := n.builder.build(t)
-	ignored := opts.Rules.Ignores(t.Entry) && (t.Kind == state.Announced || t.Kind == state.Changed || t.Kind == state.ClosedWith)
-	redundant := opts.Brief && built.reason == reasonDraining // The Event of the announcement has the plan already.
-	if opts.Events && built.reason != "" && !redundant && !ignored {
+	ofEvent := t.Kind == state.Announced || t.Kind == state.Changed || t.Kind == state.ClosedWith // not of a step
+	ignored := ofEvent && opts.Rules.Ignores(t.Entry)
+	redundant := opts.Brief && built.eventReason == reasonDraining // The Event of the announcement has the plan already.
+	if opts.Events && built.eventReason != "" && !redundant && !ignored {
 		n.kubernetes.events.add(n.eventMessage(built), beforeCordon(t))
 	}
 	if t.Pod == "" { // Pods do not change the condition.
-		n.touch(beforeCordon(t))
+		n.queueUpdate(beforeCordon(t))
 	}
 }
 
-// write calls do, which makes a request, with the node's identity. It returns what the result means for the message: see judge.
+// write calls do, which makes requests, with the node's identity. The result is that of message.deliver: see deliveryError.
 func (n *KubernetesNode) write(ctx context.Context, do func(context.Context, Identity) error) error {
 	id, err := n.identity(ctx)
 	if err != nil {
@@ -134,22 +138,23 @@ func (n *KubernetesNode) write(ctx context.Context, do func(context.Context, Ide
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return judge(do(ctx, id))
+	return deliveryError(do(ctx, id))
 }
 
-// errNoIdentity means that nth has no credential, or does not know its node yet. report does not report it, as pkg/identity says why.
+// errNoIdentity means that nth has no credential, or does not know its node yet. report passes over it, as pkg/identity reports the reason.
 var errNoIdentity = errors.New("there is no identity")
 
-// judge returns what the error of a write means for the message. nil: it is delivered. errNothing: there is nothing to write. refusedError:
-// it is lost. Any other error is tried again: those that are no answer of the API server, or say that it is busy or broken.
-func judge(err error) error {
+// deliveryError converts the error of a request to one that message.deliver may return. nil: the message is delivered. errNothing: there is
+// nothing to write. refusedError: the message is lost. After any other error, the queue tries again: the API server has not answered, or is
+// busy or broken.
+func deliveryError(err error) error {
 	var status apierrors.APIStatus
 	switch {
 	case err == nil, apierrors.IsAlreadyExists(err): // An earlier attempt, whose answer was lost, has created the Event.
 		return nil
 	case errors.Is(err, errNothing), !errors.As(err, &status): // There is nothing to write, or the API server has not answered.
 		return err
-	case kube.NotFound(err), apierrors.IsGone(err): // What it is about no longer exists.
+	case kube.NotFound(err), apierrors.IsGone(err): // The Node, or the pod's namespace, no longer exists.
 		return errNothing
 	case apierrors.IsTooManyRequests(err), apierrors.IsTimeout(err), apierrors.IsUnauthorized(err), apierrors.IsConflict(err),
 		apierrors.IsNotFound(err), // not the API server's answer, but a proxy's
@@ -159,8 +164,8 @@ func judge(err error) error {
 	return refusedError{err.Error() + "; it is left out"}
 }
 
-// report takes the result of each attempt to write something, and calls Options.Trouble with the first failure of a row. A failure for lack of
-// an identity is no part of a row: pkg/identity reports it.
+// report takes the result of each attempt to write something. what says in words what that is. report calls KubernetesOptions.Trouble with the
+// first of several failures in a row. It passes over errNoIdentity, which pkg/identity reports.
 func (k *Kubernetes) report(what string, r DeliveryResult) {
 	if errors.Is(r.Err, errNoIdentity) {
 		return
@@ -181,15 +186,15 @@ func (k *Kubernetes) report(what string, r DeliveryResult) {
 	}
 }
 
-// eventMessage returns the message that creates the Event of a notice. Each namespace has a line: if its admission webhook hangs, Events of
-// other namespaces and of the Node do not wait.
+// eventMessage returns the message that creates the Event of a notice. Each namespace has a line of its own: if an admission webhook for one
+// namespace hangs, Events in other namespaces do not wait.
 func (n *KubernetesNode) eventMessage(about notice) *message {
 	what, namespace := "Events", ""
 	if aboutPod(about) {
 		namespace, _, _ = strings.Cut(about.Pod, "/")
 		what = text.Visible("Events about pods in "+namespace, text.Line)
 	}
-	var event *corev1.Event // that all attempts send; nil before the first
+	var event *corev1.Event // the same for all attempts; nil before the first, as the identity may not be known yet
 	return &message{line: n.name + "/" + namespace, event: what, deliver: func(ctx context.Context) error {
 		return n.write(ctx, func(ctx context.Context, id Identity) error {
 			if event == nil {
@@ -204,7 +209,7 @@ func (n *KubernetesNode) eventMessage(about notice) *message {
 // newEvent returns the Event of a notice: about the pod that was evicted or deleted, or about the Node.
 func (k *Kubernetes) newEvent(n notice, node string) *corev1.Event {
 	e := &corev1.Event{
-		Type: corev1.EventTypeNormal, Reason: n.reason, Count: 1,
+		Type: corev1.EventTypeNormal, Reason: n.eventReason, Count: 1,
 		FirstTimestamp: metav1.NewTime(n.At.Round(0)), LastTimestamp: metav1.NewTime(n.At.Round(0)),
 		Source:              corev1.EventSource{Component: k.opts.Source, Host: node},
 		ReportingController: k.opts.Source, ReportingInstance: node,
@@ -219,15 +224,15 @@ func (k *Kubernetes) newEvent(n notice, node string) *corev1.Event {
 		e.InvolvedObject = corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: types.UID(n.PodUID)}
 		e.Namespace, e.Message = namespace, text.Visible(n.text, maxMessage)
 	} else {
-		// Like the kubelet, nth uses the Node's name as the UID: "kubectl describe node" looks for that, and a node that registers again
-		// keeps its history.
+		// Like the kubelet, nth uses the Node's name as the UID. "kubectl describe node" looks for that name, and a node that registers again
+		// keeps its Events.
 		e.InvolvedObject = corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}
 		e.Namespace = metav1.NamespaceDefault // of Events about cluster-scoped objects
 		e.Message = text.Visible(kind+": "+n.text, maxMessage)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.eventNumber++
+	k.eventNumber++ // Two Events about one object may have the same time.
 	e.Name = recordutil.GenerateEventName(e.InvolvedObject.Name, e.FirstTimestamp.UnixNano()+k.eventNumber)
 	return e
 }

@@ -1,15 +1,15 @@
 // Package notify reports what happens to a node: in the cluster, and to a webhook.
 //
-// It has two kinds of agent.Listener, each for destinations of its own: a KubernetesNode writes Events and keeps the Node's condition
-// InterruptionPending with its heartbeat, and a WebhookNode posts notices to an endpoint. A state.Transition passes through two stages:
+// It has two kinds of agent.Listener. A KubernetesNode writes Events and keeps the Node's condition InterruptionPending with its heartbeat. A
+// WebhookNode posts notices to an endpoint. Each state.Transition passes through two stages:
 //
-//   - build (build.go) makes notices of it: what has happened, how grave that is, and the text.
-//   - deliver (deliver.go) holds a bounded number of messages in memory, and tries each until it is delivered, too old or refused. When nth
-//     stops, each is tried once more.
+//   - The builder (build.go) makes a notice of the transition: what has happened, how grave that is, and the text.
+//   - A queue (deliver.go) holds a bounded number of messages in memory, and tries each until it is delivered, too old or refused. When nth
+//     stops, the queue tries each message once more. A message is one thing to write or post: a notice, or an update of the condition.
 //
-// OnTransition only puts messages into the queue of the last stage, which delivers them in goroutines of its own. So nothing here can
-// delay or fail a drain. Each message knows its destination: a webhook's is in webhook.go, with its fields (fields.go), its template
-// (template.go) and its endpoint (destination.go); those for the cluster are in kubernetes.go and condition.go. Start with build.go.
+// OnTransition only puts messages into a queue, which delivers them in goroutines of its own. So nothing here can delay or fail a drain. Each
+// message knows its destination. Messages for the webhook are made in webhook.go, with fields (fields.go), a template (template.go) and an
+// endpoint (endpoint.go). Messages for the cluster are made in kubernetes.go and condition.go. Start with build.go.
 package notify
 
 import (
@@ -21,7 +21,7 @@ import (
 
 // The severities of notices.
 const (
-	// Info: nothing has to be done about it.
+	// Info: operators need not do anything.
 	Info = "info"
 	// OK: the node is cordoned or drained as the rules ask.
 	OK = "ok"
@@ -40,20 +40,23 @@ const (
 	Announced Phase = "announced"
 	// Ended: the work on the node is done, or its time is over, or it has failed.
 	Ended Phase = "ended"
-	// Over: the event no longer stands, and nothing of it is left on the node.
+	// Over: the event is over, and nothing that nth did for it is left on the node.
 	Over Phase = "over"
 )
 
-// The outcomes of notices. Those below are in the phase Ended, but for Moved, which is in the phase Over. The other outcomes in the phase
-// Over are the endings of an entry of the record. The phase Announced has one outcome, of the same name.
+// The outcomes of notices. All below are in the phase Ended, except Moved, which is in the phase Over. The other outcomes in the phase Over
+// are those of state.Endings. The phase Announced has one outcome, of the same name.
 const (
-	Cordoned   = "cordoned"
-	Drained    = "drained"
+	// Cordoned and Drained: the step that the rule asks for is done.
+	Cordoned = "cordoned"
+	Drained  = "drained"
+	// Incomplete: the deadline came before the step was done.
 	Incomplete = "incomplete"
-	Failed     = "failed"
-	// LeftAlone: the node has opted out, so it is not drained or, if no more was asked for, not cordoned.
+	// Failed: the step has failed, and nth tries again.
+	Failed = "failed"
+	// LeftAlone: the node has opted out of the step that the rule asks for.
 	LeftAlone = string(event.LeftAlone)
-	// Moved: the event was put off, and nothing is done for it until then.
+	// Moved: the event was put off, and nth does nothing for the event until its new time.
 	Moved = "moved"
 )
 
@@ -66,7 +69,7 @@ func Outcomes() []string {
 	return outcomes
 }
 
-// phaseOf returns the phase in which a notice with that outcome is made.
+// phaseOf returns the phase in which a notice with an outcome is made.
 func phaseOf(outcome string) Phase {
 	switch outcome {
 	case string(Announced):
@@ -74,16 +77,16 @@ func phaseOf(outcome string) Phase {
 	case Cordoned, Drained, Incomplete, Failed, LeftAlone:
 		return Ended
 	}
-	return Over
+	return Over // The outcome is Moved, or one of state.Endings.
 }
 
-// cordonTime is how long nothing is sent about an event that is acted upon, so that the cordon comes first.
+// cordonTime is how long a report waits when nth is about to cordon the node: the cordon must reach the API server first.
 const cordonTime = time.Second
 
-// beforeCordon returns how long a report about a transition is held back: cordonTime if the node is about to be cordoned.
+// beforeCordon returns how long a report about a transition waits: cordonTime if nth is about to cordon the node, otherwise 0.
 func beforeCordon(t state.Transition) time.Duration {
 	begins := t.Kind == state.Announced || t.Kind == state.Changed || t.Kind == state.Begun
-	if begins && (t.Entry.Phase == state.Cordoning || t.Entry.Phase == state.Draining) {
+	if begins && t.Entry.UnderWay() {
 		return cordonTime
 	}
 	return 0

@@ -16,25 +16,25 @@ import (
 const (
 	// maxTextSize bounds a message, in bytes.
 	maxTextSize = 128 << 10
-	// tryTimeout bounds the rendering of all samples. A template whose loops take longer is refused.
+	// tryTimeout is how long the rendering of all samples may take. NewTemplate refuses a template whose loops take longer.
 	tryTimeout = 5 * time.Second
 )
 
-// defaultTemplate is understood by Slack, Mattermost, Rocket.Chat and compatible services.
+// defaultTemplate makes messages that Slack, Mattermost, Rocket.Chat and compatible services understand.
 const defaultTemplate = `{"text": "{{ escapeSlack .Text }}"}`
 
 // withheld are the functions of sprig that templates do not have. The first three read the environment or ask the DNS. The others turn a
 // number into any amount of memory.
 var withheld = []string{"env", "expandenv", "getHostByName", "indent", "nindent", "repeat", "seq", "until", "untilStep"}
 
-// slackEscapes keep a text from being a mention or a link in Slack's markup: both begin with "<". teamsEscapes keep it from being a link in
-// the Markdown of Teams' cards, which has no escapes in a table of facts.
+// slackEscapes keep a text from being a mention or a link in Slack's markup: both begin with "<". teamsEscapes keep a text from being a link in
+// Teams' cards: their Markdown has no escapes in a table of facts, so other characters replace the brackets.
 var (
 	slackEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 	teamsEscapes = strings.NewReplacer("[", "(", "]", ")")
 )
 
-// functions returns the functions of templates.
+// functions returns the functions that templates may call: those of sprig but for the withheld ones, and two of nth.
 func functions() map[string]any {
 	all := sprig.TxtFuncMap()
 	for _, name := range withheld {
@@ -44,22 +44,24 @@ func functions() map[string]any {
 	return all
 }
 
-// Template renders Fields as messages. Its engine is a copy of the standard library's that calls no methods. With those, the linker would keep
-// every exported method of every type, and the program would be two thirds larger. So templates format times with functions.
+// Template renders Fields as messages.
+//
+// Its engine is a copy of the standard library's text/template that calls no methods of values. An engine that calls methods makes the linker
+// keep every exported method of every type: the program would be two thirds larger. So templates format times with functions.
 type Template struct {
 	parsed *template.Template
-	json   bool // a message must be JSON
+	json   bool // the content type says that messages are JSON
 }
 
-// NewTemplate compiles a template, or nth's own if the text is empty, and renders all Samples with it. Its messages must be JSON if the content
-// type says so. Errors begin with the name of the template, and with the line where they concern one.
+// NewTemplate compiles a template, and renders all Samples with it. If text is empty, that is nth's own template. If contentType is a type of
+// JSON, the messages must be JSON. Errors begin with name and, if they concern a line, the line's number.
 func NewTemplate(name, text, contentType string) (*Template, error) {
 	t, err := compile(name, cmp.Or(text, defaultTemplate), contentType)
 	if err != nil {
 		return nil, err
 	}
 	tried := make(chan error, 1)
-	go func() { tried <- t.try() }() // Only an endless loop without output is left behind.
+	go func() { tried <- t.try() }() // A template that loops for ever without output keeps this goroutine. Any other ends it.
 	select {
 	case err = <-tried:
 	case <-time.After(tryTimeout):
@@ -68,10 +70,10 @@ func NewTemplate(name, text, contentType string) (*Template, error) {
 	return t, err
 }
 
-// OwnTemplate is the template of nth, which always compiles and renders.
+// OwnTemplate is nth's own template, which always compiles and renders.
 var OwnTemplate, _ = compile("nth's own template", defaultTemplate, "")
 
-// compile compiles a template.
+// compile compiles a template, and renders nothing. name, text and contentType are those of NewTemplate, but text is not replaced if empty.
 func compile(name, text, contentType string) (*Template, error) {
 	if len(text) > maxTemplateSize {
 		return nil, fmt.Errorf("%s: it is longer than %d bytes", name, maxTemplateSize)
@@ -81,10 +83,11 @@ func compile(name, text, contentType string) (*Template, error) {
 		return nil, templateError(err)
 	}
 	media, _, err := mime.ParseMediaType(contentType)
-	return &Template{parsed, err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))}, nil
+	isJSON := err == nil && (media == "application/json" || strings.HasSuffix(media, "+json")) // err: the type is unknown, or "".
+	return &Template{parsed, isJSON}, nil
 }
 
-// try renders all samples.
+// try renders all samples. It returns an error if one cannot be rendered, or if the template gives nothing for any of them.
 func (t *Template) try() error {
 	silent := true
 	for _, sample := range Samples() {
@@ -92,7 +95,7 @@ func (t *Template) try() error {
 		if err != nil {
 			return err
 		}
-		silent = silent && text == ""
+		silent = silent && text == "" // A template may give nothing for some notices, but not for all.
 	}
 	if silent {
 		return fmt.Errorf("%s: it gives nothing, for no notice", t.parsed.Name())
@@ -100,7 +103,8 @@ func (t *Template) try() error {
 	return nil
 }
 
-// Render renders one message. It returns "" if the template gives nothing but white space: then there is nothing to post.
+// Render renders one message. It returns "" if the template gives only white space: then the caller posts nothing. Text that must be JSON, and
+// is not, is an error.
 func (t *Template) Render(f Fields) (string, error) {
 	var text limitedText
 	if err := t.parsed.Execute(&text, f); err != nil {
@@ -109,14 +113,14 @@ func (t *Template) Render(f Fields) (string, error) {
 	if strings.TrimSpace(text.String()) == "" {
 		return "", nil
 	}
-	var whole json.RawMessage
-	if err := json.Unmarshal([]byte(text.String()), &whole); t.json && err != nil {
-		return "", fmt.Errorf("%s: it gives no JSON, which is what the Content-Type says that it is, for a notice that is %q: %w", t.parsed.Name(), f.Outcome, err)
+	var parsed json.RawMessage
+	if err := json.Unmarshal([]byte(text.String()), &parsed); t.json && err != nil {
+		return "", fmt.Errorf("%s: it gives no JSON, although the Content-Type is a type of JSON, for a notice with the outcome %q: %w", t.parsed.Name(), f.Outcome, err)
 	}
 	return text.String(), nil
 }
 
-// ReadTemplate reads a template's file. An empty file is an error. The error names the file.
+// ReadTemplate reads a template's file. An empty file is an error: NewTemplate would take nth's own template. The error names the file.
 func ReadTemplate(path string) (string, error) {
 	text, err := readFile(path, maxTemplateSize)
 	if err == nil && text == "" {
@@ -125,7 +129,7 @@ func ReadTemplate(path string) (string, error) {
 	return text, err
 }
 
-// limitedText is a text of at most maxTextSize bytes. A longer one is an error, which ends the template.
+// limitedText is the text that a template writes. A write that makes it longer than maxTextSize fails, which ends the template.
 type limitedText struct{ strings.Builder }
 
 // Write implements io.Writer.
@@ -136,8 +140,8 @@ func (t *limitedText) Write(p []byte) (int, error) {
 	return t.Builder.Write(p)
 }
 
-// templateError returns an error of the engine, which names the template and the line, without the engine's prefix. Where a template calls a
-// method of a time, the error names the function to use instead.
+// templateError takes the engine's prefix off an error of the engine, which names the template and the line. If a template calls a method of a
+// time, templateError adds which function to use instead.
 func templateError(err error) error {
 	text := strings.TrimPrefix(err.Error(), "template: ")
 	if strings.HasSuffix(text, " in type time.Time") {

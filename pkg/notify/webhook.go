@@ -8,15 +8,16 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// lookupTimeout is how long a notice waits for the descriptions of the machine and of its Node. It leaves time to post it at a stop.
+// lookupTimeout is how long a notice waits for the descriptions of the machine and of its Node. When nth stops, the other half of flushTimeout
+// is left to post the notice.
 const lookupTimeout = flushTimeout / 2
 
 // WebhookOptions are the options of a Webhook.
 type WebhookOptions struct {
-	// Post sends one message; see Endpoint.Post. Without it, the webhook is off.
+	// Post sends one message; see Endpoint.Post. If it is nil, the webhook is off.
 	Post     func(ctx context.Context, id, text string) error
 	Template *Template
-	// Cluster names the cluster; empty is the name that eksctl has given the Node as a label, if any.
+	// Cluster names the cluster. If it is empty, notices have the name in the Node's label that eksctl sets, if any.
 	Cluster string
 	// At lists the phases whose notices are posted.
 	At []Phase
@@ -32,7 +33,7 @@ type Webhook struct {
 	queue *queue
 
 	mu       sync.Mutex
-	reported map[string]string // the last outcome of each event, so that none is posted twice
+	reported map[string]string // the last outcome of each event, by the event's ID: none is posted twice in a row
 }
 
 // NewWebhook returns a Webhook that has not posted anything yet.
@@ -40,11 +41,10 @@ func NewWebhook(opts WebhookOptions) *Webhook {
 	return &Webhook{opts: opts, queue: newQueue(opts.Reported), reported: map[string]string{}}
 }
 
-// Run posts notices until ctx ends. Then it tries each notice that is left once more, and returns after flushTimeout at the latest. Call it
-// once.
+// Run posts notices until ctx ends. Then it tries each notice that is left once more, for flushTimeout at most. Call it once.
 func (w *Webhook) Run(ctx context.Context) { w.queue.run(ctx) }
 
-// Subject has functions that describe a node. What they cannot read before the context ends, they leave empty.
+// Subject has functions that describe a node. They leave empty what they cannot read before the context ends.
 type Subject struct {
 	// Machine describes the node's machine.
 	Machine func(context.Context) Machine
@@ -52,7 +52,7 @@ type Subject struct {
 	Node func(context.Context) (name string, labels map[string]string)
 }
 
-// WebhookNode is the agent.Listener that has the notices of one node posted. Its OnTransition is called by one goroutine at a time.
+// WebhookNode is the agent.Listener that queues the notices about one node. Its OnTransition is called by one goroutine at a time.
 type WebhookNode struct {
 	webhook *Webhook
 	subject Subject
@@ -64,42 +64,45 @@ func (w *Webhook) Node(subject Subject) *WebhookNode {
 	return &WebhookNode{webhook: w, subject: subject}
 }
 
-// OnTransition implements agent.Listener: it queues a notice of each outcome that the options ask for.
+// OnTransition implements agent.Listener: it queues the notice about a transition, if the options ask for that notice.
 func (n *WebhookNode) OnTransition(t state.Transition) {
-	if built := n.builder.build(t); n.webhook.wants(built) {
+	if built := n.builder.build(t); n.webhook.accept(built) {
 		n.webhook.queue.add(n.webhook.message(built, n.subject), beforeCordon(t))
 	}
 }
 
-// maxReported is how many events have their last outcome remembered.
+// maxReported is of how many events a Webhook remembers the last outcome.
 const maxReported = 4096
 
-// wants reports whether a notice is to be posted: the webhook is on, and the notice has an outcome, which is not the last one of its event,
-// in a phase that the options ask for. It remembers the outcome.
-func (w *Webhook) wants(n notice) bool {
+// accept reports whether to post a notice, and remembers the notice's outcome as the last one of its event. A notice is posted if the webhook is
+// on, the outcome is not the last one again, and the options ask for its phase.
+func (w *Webhook) accept(n notice) bool {
+	if isOff := w.opts.Post == nil; isOff || n.outcome == "" { // A notice without an outcome is not for the webhook.
+		return false
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	id := n.Entry.Event.ID
-	if w.opts.Post == nil || n.outcome == "" || w.reported[id] == n.outcome {
+	if w.reported[id] == n.outcome {
 		return false
 	}
 	if len(w.reported) >= maxReported {
-		clear(w.reported)
+		clear(w.reported) // At worst, a notice is posted twice.
 	}
 	w.reported[id] = n.outcome
 	return slices.Contains(w.opts.At, phaseOf(n.outcome))
 }
 
-// message returns the message that posts a notice about a node. It is rendered when it is first tried.
+// message returns the message that posts a notice about a node. The first attempt describes the node and renders the text.
 func (w *Webhook) message(n notice, about Subject) *message {
-	var id, text string
+	var id, text string // the same for all attempts; text is "" before the first
 	return &message{line: n.Entry.Event.ID, event: n.Entry.Event.ID, outcome: n.outcome, deliver: func(ctx context.Context) (err error) {
 		if text == "" {
 			f := newFields(n, about.describe(ctx, w.opts.Cluster), w.opts.DryRun)
 			id = f.NoticeID
 			text, err = w.opts.Template.Render(f)
 			switch {
-			case err != nil: // It fails for this notice, although it did for no sample.
+			case err != nil: // The template fails for this notice, although it did for no sample: it would fail again.
 				return refusedError{err.Error()}
 			case text == "":
 				return errNothing // The template wants no such notice.
@@ -109,7 +112,7 @@ func (w *Webhook) message(n notice, about Subject) *message {
 	}}
 }
 
-// describe describes the node and its machine, as far as that can be read within lookupTimeout.
+// describe reads the description of the node and, at the same time, of its machine. What cannot be read within lookupTimeout is empty.
 func (s Subject) describe(ctx context.Context, cluster string) description {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
