@@ -68,13 +68,13 @@ func (s *served) await(t *testing.T, what string) {
 	}
 }
 
-// awaitStatus waits until "nth status" says all that.
+// awaitStatus waits until "nth status" says all that of a running service. The status of a service that has stopped is an old one.
 func (s *served) awaitStatus(t *testing.T, b *bench, wants ...string) {
 	t.Helper()
 	for _, want := range wants {
 		for {
-			_, stdout, _ := call(t, "status --config "+b.settings)
-			if strings.Contains(stdout, want) {
+			status, stdout, _ := call(t, "status --config "+b.settings)
+			if status == 0 && strings.Contains(stdout, want) {
 				break
 			}
 			if s.over() != nil {
