@@ -1,9 +1,10 @@
 // Package rehearsal is a made-up cluster: an API server with one Node and a few pods, for "nth rehearse" on a machine that is no node.
+// Newcomers start with Cluster and New.
 //
-// It answers the requests of a drain only: whose credential it is, the Node and patches of it, lists and watches of pods, evictions and
-// deletions. It simulates a kubelet, which terminates pods within their grace periods, and one disruption budget, which allows one disruption
-// at a time. It is just faithful enough for a drain; pkg/drain/apitest and the lab have what a real API server refuses, and how. Everything is
-// in memory.
+// The API server answers only the requests of a drain: whose credential it is, the Node and patches of the Node, lists and watches of pods,
+// evictions and deletions. The cluster simulates a kubelet, which terminates pods within their grace periods. It also simulates one disruption
+// budget, which allows one disruption at a time. It is just faithful enough for a drain: pkg/drain/apitest and the lab show what a real API
+// server refuses. Everything is in memory.
 package rehearsal
 
 import (
@@ -31,27 +32,27 @@ type Cluster struct {
 	mu      sync.Mutex
 	node    *corev1.Node
 	pods    map[string]*pod // by namespace and name
-	history []change        // of the Node and its pods; its length is the resource version
+	history []change        // of the Node and its pods; the length of history is the current resource version
 	changed chan struct{}   // closed and replaced at every change
-	allowed int             // how many pods of the budget may be evicted now
+	allowed int             // how many pods the disruption budget lets go now
 }
 
 // pod is a pod in the cluster. The object is replaced at every change, and never modified.
 type pod struct {
-	object *corev1.Pod
-	ends   time.Duration // how long its processes run after SIGTERM, if they are not killed before
-	began  time.Time     // when its processes got SIGTERM
-	end    *time.Timer   // removes the pod; nil until then
+	object     *corev1.Pod
+	exitsAfter time.Duration // how long the pod's processes run after SIGTERM, if they are not killed before
+	terminated time.Time     // when the processes got SIGTERM; zero before
+	removal    *time.Timer   // removes the pod when its processes have ended; nil until the pod terminates
 }
 
-// change is an event of a watch of pods; empty for a change of the Node.
+// change is an event of a watch of pods. A change of the Node, which nobody watches, is empty: it only counts as a resource version.
 type change struct {
 	Type   string      `json:"type"`
 	Object *corev1.Pod `json:"object"`
 }
 
-// budgetApp is the label of the pods that have a disruption budget of the same name. An evicted one is replaced on another node after
-// budgetReplaces, which allows another disruption.
+// budgetApp is the label "app" of the pods that have a disruption budget, and the budget's name. An evicted pod is replaced on another node after
+// budgetReplaces: then the budget allows the next disruption.
 const (
 	budgetApp      = "web"
 	budgetReplaces = 3 * time.Second
@@ -70,7 +71,7 @@ func New(bootID string) *Cluster {
 	}
 	c.ServeMux = c.routes()
 	for _, s := range samples() {
-		c.pods[s.namespace+"/"+s.name] = &pod{object: s.pod(), ends: s.ends}
+		c.pods[s.namespace+"/"+s.name] = &pod{object: s.pod(), exitsAfter: s.exitsAfter}
 	}
 	return c
 }
@@ -78,33 +79,34 @@ func New(bootID string) *Cluster {
 // sample describes one of the pods.
 type sample struct {
 	namespace, name string
-	controller      string // its kind; "" is none
-	grace, ends     time.Duration
+	controller      string        // the kind of the controller; "" is none
+	grace           time.Duration // the grace period
+	exitsAfter      time.Duration // how long the processes run after SIGTERM
 	priorityClass   string
-	app             string // the label that its disruption budget selects; "" is none
+	app             string // the label "app", by which a disruption budget selects pods; "" is none
 	emptyDir        bool
-	why             string // what it is an example of
+	about           string // what the pod is an example of
 }
 
 // samples lists the pods of the cluster.
 func samples() []sample {
 	const usual = 30 * time.Second
 	return []sample{
-		{namespace: "default", name: "web-1", controller: "ReplicaSet", app: "web", grace: usual, ends: 2 * time.Second, why: "of a Deployment: its budget lets one go at a time"},
-		{namespace: "default", name: "web-2", controller: "ReplicaSet", app: "web", grace: usual, ends: 2 * time.Second, why: "of the same"},
-		{namespace: "default", name: "cache-0", controller: "StatefulSet", grace: usual, ends: 4 * time.Second, emptyDir: true, why: "of a StatefulSet, with an emptyDir"},
-		{namespace: "default", name: "deaf-1", controller: "ReplicaSet", grace: 8 * time.Second, ends: time.Hour, why: "ignores SIGTERM; grace period 8 s"},
-		{namespace: "default", name: "by-hand", grace: usual, ends: time.Second, why: "without a controller"},
-		{namespace: "kube-system", name: "coredns-1", controller: "ReplicaSet", priorityClass: "system-cluster-critical", grace: usual, ends: time.Second, why: "critical: goes when the others are gone"},
-		{namespace: "kube-system", name: "kube-proxy-1", controller: "DaemonSet", grace: usual, ends: time.Second, why: "of a DaemonSet: stays"},
+		{namespace: "default", name: "web-1", controller: "ReplicaSet", app: "web", grace: usual, exitsAfter: 2 * time.Second, about: "of a Deployment: its budget lets one go at a time"},
+		{namespace: "default", name: "web-2", controller: "ReplicaSet", app: "web", grace: usual, exitsAfter: 2 * time.Second, about: "of the same"},
+		{namespace: "default", name: "cache-0", controller: "StatefulSet", grace: usual, exitsAfter: 4 * time.Second, emptyDir: true, about: "of a StatefulSet, with an emptyDir"},
+		{namespace: "default", name: "deaf-1", controller: "ReplicaSet", grace: 8 * time.Second, exitsAfter: time.Hour, about: "ignores SIGTERM; grace period 8 s"},
+		{namespace: "default", name: "by-hand", grace: usual, exitsAfter: time.Second, about: "without a controller"},
+		{namespace: "kube-system", name: "coredns-1", controller: "ReplicaSet", priorityClass: "system-cluster-critical", grace: usual, exitsAfter: time.Second, about: "critical: goes when the others are gone"},
+		{namespace: "kube-system", name: "kube-proxy-1", controller: "DaemonSet", grace: usual, exitsAfter: time.Second, about: "of a DaemonSet: stays"},
 	}
 }
 
-// Describe describes the pods of the cluster, one line each, for "nth rehearse".
+// Describe returns a line for each pod of the cluster, for the output of "nth rehearse".
 func Describe() []string {
 	var lines []string
 	for _, s := range samples() {
-		lines = append(lines, fmt.Sprintf("%-26s%s", s.namespace+"/"+s.name, s.why))
+		lines = append(lines, fmt.Sprintf("%-26s%s", s.namespace+"/"+s.name, s.about))
 	}
 	return lines
 }
@@ -146,49 +148,48 @@ func (s sample) pod() *corev1.Pod {
 }
 
 // add adds a change to the history, and wakes the watches. It returns the new resource version. The caller holds c.mu.
-func (c *Cluster) add(of change) (version string) {
-	c.history = append(c.history, of)
+func (c *Cluster) add(made change) (version string) {
+	c.history = append(c.history, made)
 	close(c.changed)
 	c.changed = make(chan struct{})
 	return strconv.Itoa(len(c.history))
 }
 
-// update gives a pod its next resource version, changes it, and notifies the watches. kind is the type of the watch event, such as "MODIFIED".
-// The caller holds c.mu.
-func (c *Cluster) update(p *pod, kind string, do func(*corev1.Pod)) {
+// update changes a pod by edit, gives it the next resource version, and notifies the watches. kind is the type of the watch event, such as
+// "MODIFIED". The caller holds c.mu.
+func (c *Cluster) update(p *pod, kind string, edit func(*corev1.Pod)) {
 	p.object = p.object.DeepCopy()
-	do(p.object)
+	edit(p.object)
 	p.object.ResourceVersion = strconv.Itoa(len(c.history) + 1)
 	c.add(change{kind, p.object})
 }
 
-// since returns the changes after a resource version, and a channel that is closed when there is another change.
+// since returns the changes after a resource version, and a channel that is closed at the next change.
 func (c *Cluster) since(version int) ([]change, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.history[min(version, len(c.history)):]), c.changed
 }
 
-// terminate begins to end a pod, and removes it within the grace period. A second call, such as a deletion after an eviction, sets a new grace
-// period. The caller holds c.mu.
+// terminate sends SIGTERM to a pod's processes, so to say, and removes the pod within the grace period. A second call, such as a deletion after an
+// eviction, sets a new grace period. The caller holds c.mu.
 func (c *Cluster) terminate(p *pod, grace time.Duration) {
 	now := time.Now()
-	if p.end == nil {
-		p.began = now
-	} else { // An earlier call has set another time.
-		p.end.Stop()
+	if p.removal == nil {
+		p.terminated = now
+	} else { // The new grace period replaces that of the earlier call.
+		p.removal.Stop()
 	}
 	c.update(p, "MODIFIED", func(object *corev1.Pod) {
 		object.DeletionTimestamp = new(metav1.NewTime(now.Add(grace)))
 		object.DeletionGracePeriodSeconds = new(int64(grace / time.Second))
 	})
-	// The pod's processes end by themselves at p.ends after the first call, or are killed after this grace period: at least a second,
-	// as the kubelet gives.
-	remaining := max(min(p.began.Add(p.ends).Sub(now), max(grace, time.Second)), 0)
-	p.end = time.AfterFunc(remaining, func() { c.remove(p) })
+	// The processes end by themselves, or are killed after the grace period. The kubelet gives a pod at least a second.
+	exits, kill := p.terminated.Add(p.exitsAfter).Sub(now), max(grace, time.Second)
+	p.removal = time.AfterFunc(max(min(exits, kill), 0), func() { c.remove(p) })
 }
 
-// remove removes a pod when its processes have ended, and notifies the watches. It does nothing if the pod was removed before.
+// remove removes a pod whose processes have ended, and notifies the watches. It does nothing if the pod was removed before.
 func (c *Cluster) remove(p *pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -214,7 +215,7 @@ func (c *Cluster) patch(body []byte) error {
 	if err := json.Unmarshal(after, node); err != nil {
 		return fmt.Errorf("reading the patched node: %w", err)
 	}
-	node.ResourceVersion = c.add(change{})
+	node.ResourceVersion = c.add(change{}) // Nobody watches the Node.
 	c.node = node
 	return nil
 }

@@ -32,14 +32,14 @@ func (c *Cluster) routes() *http.ServeMux {
 	return mux
 }
 
-// write answers with an object.
+// write answers a request with an object, as JSON.
 func write(w http.ResponseWriter, status int, object any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(object) // The client may have left.
 }
 
-// refuse answers with a Status, as the API server does for a failure.
+// refuse answers a request with a Status object, as the API server does for a failure. code is the HTTP status.
 func refuse(w http.ResponseWriter, code int32, reason metav1.StatusReason, message string, causes ...metav1.StatusCause) {
 	write(w, int(code), metav1.Status{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
@@ -47,7 +47,7 @@ func refuse(w http.ResponseWriter, code int32, reason metav1.StatusReason, messa
 	})
 }
 
-// reviewSelf answers the question who the client is: it is always the node's kubelet.
+// reviewSelf answers who the client is: always the node's kubelet.
 func reviewSelf(w http.ResponseWriter, _ *http.Request) {
 	write(w, http.StatusCreated, authentication.SelfSubjectReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "SelfSubjectReview"},
@@ -98,12 +98,12 @@ func (c *Cluster) getPods(w http.ResponseWriter, r *http.Request) {
 	write(w, http.StatusOK, list)
 }
 
-// watchPods sends the changes after the resource version in the request, until the request's timeout or the client leaves.
+// watchPods sends the changes after the resource version in the request, until the request's timeout is over or the client leaves.
 func (c *Cluster) watchPods(w http.ResponseWriter, r *http.Request) {
-	version, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
-	seconds, _ := strconv.Atoi(r.URL.Query().Get("timeoutSeconds")) // nth always names one.
-	over := time.NewTimer(time.Duration(seconds) * time.Second)
-	defer over.Stop()
+	version, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion")) // nth always sends both.
+	seconds, _ := strconv.Atoi(r.URL.Query().Get("timeoutSeconds"))
+	timeout := time.NewTimer(time.Duration(seconds) * time.Second)
+	defer timeout.Stop()
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusOK)
 	for {
@@ -117,7 +117,7 @@ func (c *Cluster) watchPods(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()
 		select {
 		case <-more:
-		case <-over.C:
+		case <-timeout.C:
 			return
 		case <-r.Context().Done():
 			return
@@ -125,7 +125,7 @@ func (c *Cluster) watchPods(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// endPod evicts (POST) or deletes (DELETE) a pod. Only an eviction respects the disruption budget. The pod ends in the background.
+// endPod answers an eviction (POST) or a deletion (DELETE) of a pod. Only an eviction respects the disruption budget. The pod ends in the background.
 func (c *Cluster) endPod(w http.ResponseWriter, r *http.Request) {
 	options, err := optionsOf(r)
 	if err != nil {
@@ -140,18 +140,11 @@ func (c *Cluster) endPod(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound, fmt.Sprintf("pods %q not found", name))
 		return
 	}
-	if r.Method == http.MethodPost && p.object.Labels["app"] == budgetApp && p.object.DeletionTimestamp == nil {
-		if c.allowed == 0 {
-			refuse(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "Cannot evict pod as it would violate the pod's disruption budget.",
-				metav1.StatusCause{Type: policyv1.DisruptionBudgetCause, Message: "The disruption budget " + budgetApp + " needs 1 healthy pods and has 1 currently"})
-			return
-		}
-		c.allowed--
-		time.AfterFunc(budgetReplaces, func() { // The evicted pod is replaced elsewhere.
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.allowed++
-		})
+	isEviction, hasBudget, isTerminating := r.Method == http.MethodPost, p.object.Labels["app"] == budgetApp, p.object.DeletionTimestamp != nil
+	if isEviction && hasBudget && !isTerminating && !c.disrupt() {
+		refuse(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "Cannot evict pod as it would violate the pod's disruption budget.",
+			metav1.StatusCause{Type: policyv1.DisruptionBudgetCause, Message: "The disruption budget " + budgetApp + " needs 1 healthy pods and has 1 currently"})
+		return
 	}
 	grace := time.Duration(*p.object.Spec.TerminationGracePeriodSeconds) * time.Second
 	if options.GracePeriodSeconds != nil {
@@ -161,8 +154,23 @@ func (c *Cluster) endPod(w http.ResponseWriter, r *http.Request) {
 	write(w, http.StatusCreated, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess, Code: http.StatusCreated})
 }
 
-// optionsOf returns the DeleteOptions in the request for an eviction or a deletion, from JSON or protobuf. They are empty if the request has
-// none.
+// disrupt reports whether the disruption budget allows a disruption now, and counts that disruption until budgetReplaces has passed. The caller
+// holds c.mu.
+func (c *Cluster) disrupt() (allowed bool) {
+	if c.allowed == 0 {
+		return false
+	}
+	c.allowed--
+	time.AfterFunc(budgetReplaces, func() { // The evicted pod is replaced on another node.
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.allowed++
+	})
+	return true
+}
+
+// optionsOf returns the DeleteOptions in a request for an eviction or a deletion, which is JSON or protobuf. It returns empty options if the request
+// has none.
 func optionsOf(r *http.Request) (metav1.DeleteOptions, error) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil || len(body) == 0 {
@@ -170,15 +178,15 @@ func optionsOf(r *http.Request) (metav1.DeleteOptions, error) {
 	}
 	object, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
 	if err != nil {
-		return metav1.DeleteOptions{}, fmt.Errorf("reading what is asked for: %w", err)
+		return metav1.DeleteOptions{}, fmt.Errorf("reading the eviction or the delete options: %w", err)
 	}
-	switch asked := object.(type) {
+	switch request := object.(type) {
 	case *policyv1.Eviction:
-		if asked.DeleteOptions != nil {
-			return *asked.DeleteOptions, nil
+		if request.DeleteOptions != nil {
+			return *request.DeleteOptions, nil
 		}
 	case *metav1.DeleteOptions:
-		return *asked, nil
+		return *request, nil
 	}
 	return metav1.DeleteOptions{}, nil
 }
