@@ -15,15 +15,15 @@ import (
 	"github.com/nth-project/nth/pkg/sqs"
 )
 
-// runCheck adds the findings of "nth-queue check" to the list.
+// runCheck makes all checks of "nth-queue check", and adds their findings to the list. Without credentials for AWS, it checks only the rest.
 func runCheck(ctx context.Context, list *checks.List, cfg config.Queue) {
 	c := &check{list}
-	account, ok := c.credentials(ctx, cfg)
-	if ok {
+	account, hasAccount := c.credentials(ctx, cfg)
+	if hasAccount {
 		c.queue(ctx, cfg, account)
 	}
 	nodes := c.cluster(ctx, cfg)
-	if ok {
+	if hasAccount {
 		c.services(ctx, cfg, account, nodes)
 	}
 	c.Webhook(ctx, cfg.Webhook, "")
@@ -32,8 +32,8 @@ func runCheck(ctx context.Context, list *checks.List, cfg config.Queue) {
 // check is a run of "nth-queue check". Its methods add findings to the list. They change nothing in AWS or in the cluster.
 type check struct{ *checks.List }
 
-// cluster checks the identity and its rights in the cluster, and whether Nodes name their instances. It returns the zero value if it cannot
-// count the Nodes.
+// cluster checks the identity and its rights in the cluster, and whether Nodes name their instances. It returns the count of Nodes, which is the
+// zero value if they cannot be listed.
 func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.NodeCount {
 	client, err := connect(cfg, nil)
 	if err != nil {
@@ -58,7 +58,7 @@ func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.NodeCount {
 	switch {
 	case err != nil:
 		c.Fail("nodes", "%s", err)
-	case nodes.Silent > 0:
+	case nodes.Silent > 0: // They have no spec.providerID.
 		c.Warn("nodes", "%d of %d do not name their instance (spec.providerID): they are found by their InternalIP, if it is unique in the region or tags name the cluster", nodes.Silent, nodes.All)
 	case nodes.Elsewhere > 0:
 		c.OK("nodes", "all %d name their instance, except %d that are not EC2 instances", nodes.All, nodes.Elsewhere)
@@ -68,12 +68,12 @@ func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.NodeCount {
 	return nodes
 }
 
-// queue checks that the queue exists and can be read, and how it is set up. It receives nothing.
+// queue checks the attributes of the queue, and the right to receive, change and delete its messages. It receives none.
 func (c *check) queue(ctx context.Context, cfg config.Queue, account aws.Config) {
 	q := sqs.New(sqs.Options{URL: cfg.Queue.URL, AWS: account, Visibility: visibility})
 	messages, warnings, err := q.Setup(ctx)
 	switch {
-	case role.Refused(err):
+	case role.Refused(err): // The service itself never reads the attributes.
 		c.Warn("queue", "%s; only this check needs it", err)
 	case err != nil:
 		c.Fail("queue", "%s", err)
@@ -113,7 +113,8 @@ func (c *check) credentials(ctx context.Context, cfg config.Queue) (account aws.
 	return account, true
 }
 
-// services checks the rights in EC2 and, if the settings need them, in Auto Scaling, for the group of a Node.
+// services checks the rights in EC2. If the settings ask for lifecycle hooks, it also checks the rights in Auto Scaling and the hooks, with the
+// group of one of the Nodes' instances.
 func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Config, nodes fleet.NodeCount) {
 	catalog := ec2.New(ec2.Options{AWS: account, Tag: cfg.Fleet.ManagedTag})
 	const needed, optional = true, false
@@ -141,12 +142,12 @@ func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Conf
 	}
 }
 
-// reportHooks reports which of a group's hooks for launches, or else for terminations, nth-queue would complete.
+// reportHooks reports which of a group's lifecycle hooks nth-queue would complete: those for launches, or for terminations if launch is false.
 func (c *check) reportHooks(ctx context.Context, client *asg.HookClient, group string, launch bool) {
 	switch finding, completes, err := client.Explain(ctx, group, launch); {
 	case err != nil:
 		c.Warn("hook", "%s", err)
-	case completes, launch: // Most groups have no hook for launches.
+	case completes, launch: // Most groups have no hook for launches, so to complete none is as it should be.
 		c.OK("hook", "%s", finding)
 	default:
 		c.Warn("hook", "%s", finding)

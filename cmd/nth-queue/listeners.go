@@ -22,13 +22,15 @@ type notices struct {
 	webhook *notify.Webhook
 	cluster *notify.Kubernetes // nil if nothing is written to the cluster
 	client  notify.Identity    // without a node
-	// describe describes a node's machine.
+	// describe returns what is known of a node's machine.
 	describe func(node string) fleet.Description
-	labels   func(ctx context.Context, node string) (map[string]string, error) // of a Node
-	mayWrite func() error                                                      // an error unless this process leads
+	// labels returns the labels of a Node.
+	labels func(ctx context.Context, node string) (map[string]string, error)
+	// mayWrite returns an error unless this process leads.
+	mayWrite func() error
 }
 
-// newNotices returns the notices of a fleet. serve sets the fields that depend on the fleet before they are used.
+// newNotices returns the notices of a fleet. serve sets describe, labels and mayWrite, which need the fleet, before any of them is called.
 func newNotices(cfg config.Queue, client notify.Identity, meter *metrics.Metrics, log *logrus.Entry) *notices {
 	n := &notices{meter: meter, client: client, webhook: daemon.NewWebhook("nth-queue", &cfg.Common, log, meter)}
 	if !cfg.DryRun && (cfg.Kubernetes.Condition || cfg.Kubernetes.Events) {
@@ -43,7 +45,7 @@ func newNotices(cfg config.Queue, client notify.Identity, meter *metrics.Metrics
 	return n
 }
 
-// work returns what the listeners do in the background until their context ends, which is after the drains.
+// work returns the functions that send the reports. They run in the background until their context ends, which is after the drains.
 func (n *notices) work() []func(context.Context) {
 	work := []func(context.Context){n.webhook.Run, n.meter.Run}
 	if n.cluster != nil {
@@ -52,12 +54,12 @@ func (n *notices) work() []func(context.Context) {
 	return work
 }
 
-// of returns the listeners for a drain of a node; it implements fleet.Options.Listeners.
+// of returns the listeners for the agent of one node. uid is the Node's, and entries returns the record's. It implements fleet.Options.Listeners.
 func (n *notices) of(node, uid string, entries func() []state.Entry) []agent.Listener {
 	listeners := []agent.Listener{n.meter, n.webhook.Node(notify.Subject{
 		Machine: func(context.Context) notify.Machine { return machineOf(n.describe(node)) },
 		Node: func(ctx context.Context) (string, map[string]string) {
-			labels, _ := n.labels(ctx, node) // The notice is sent without them.
+			labels, _ := n.labels(ctx, node) // With an error, the notice is sent without labels.
 			return node, labels
 		},
 	})}
@@ -76,16 +78,16 @@ func machineOf(d fleet.Description) notify.Machine {
 	}
 }
 
-// newMeter returns the metrics of the service whose status the reporter has.
-func newMeter(cfg config.Queue, log *logrus.Entry, of *statusReporter) *metrics.Metrics {
+// newMeter returns the metrics of the service. The reporter answers for the service's health.
+func newMeter(cfg config.Queue, log *logrus.Entry, reporter *statusReporter) *metrics.Metrics {
 	m := daemon.NewMetrics("nth-queue", &cfg.Common, log, metrics.Options{
 		Queue:  true,
-		Stuck:  func() error { return of.queue.Stalled() },
-		Ready:  of.unready,
-		Leader: of.leader,
+		Stuck:  func() error { return reporter.queue.Stalled() }, // serve sets reporter.queue later.
+		Ready:  reporter.unready,
+		Leader: reporter.leader,
 	})
-	for _, what := range sqs.Outcomes() {
-		m.Messages(string(what)) // It counts from 0, so that an increase is seen.
+	for _, outcome := range sqs.Outcomes() {
+		m.Messages(string(outcome)) // The counter exists from the start, at 0: otherwise its first increase would not be seen.
 	}
 	return m
 }

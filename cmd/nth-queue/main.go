@@ -1,7 +1,6 @@
 // Command nth-queue drains Kubernetes nodes for EC2 interruptions that arrive in an SQS queue.
 //
-// It runs on any host, or in a pod, with an identity that may drain every node. The file wire.go wires the packages of pkg into the
-// service.
+// It runs on any host, or in a pod, with an identity that may drain every node. The file wire.go connects the packages of pkg to the service.
 package main
 
 import (
@@ -22,9 +21,9 @@ func main() {
 	os.Exit(cli.Run(context.Background(), nthQueue(), os.Args[1:], os.Stdout, os.Stderr, daemon.Complain("nth-queue")))
 }
 
-// nthQueue returns the commands of the program.
+// nthQueue returns the root command of the program.
 func nthQueue() *cobra.Command {
-	const queue = true
+	const queue = true // "config import" makes settings for nth-queue, not for nth.
 	return cli.Root("nth-queue", "drain Kubernetes nodes for EC2 interruptions that arrive in an SQS queue",
 		`nth-queue drains Kubernetes nodes for EC2 interruptions that arrive in an SQS queue.
 
@@ -68,7 +67,8 @@ var own = settings.Program[config.Queue, *config.Queue]{
 // kubeconfigFile is what the unit loads as the credential "kubeconfig".
 const kubeconfigFile = "/etc/nth/nth-queue.kubeconfig"
 
-// useCredential uses the credential "kubeconfig" that systemd passes to the service, or what the service would get, unless the settings name a file.
+// useCredential sets the kubeconfig that the settings leave open: the credential "kubeconfig" that systemd passes to the service, or else
+// kubeconfigFile. The second is for a command that an operator runs while the service is stopped.
 func useCredential(cfg *config.Queue) {
 	if cfg.Kubernetes.Kubeconfig != "" {
 		return

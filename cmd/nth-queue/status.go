@@ -23,8 +23,8 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// statusReporter keeps the status current: the sentence in "systemctl status", the file for "nth-queue status", and the metrics. It feeds the
-// watchdog of the service manager as long as the queue is being read.
+// statusReporter shows the status: as the sentence in "systemctl status", as the file for "nth-queue status", and in the metrics. It also feeds the
+// service manager's watchdog, unless a receiver of the queue hangs.
 type statusReporter struct {
 	file     *record.StatusFile
 	log      *logrus.Entry
@@ -32,17 +32,17 @@ type statusReporter struct {
 	queue    *sqs.Queue
 	fleet    interface{ Status() fleet.Status }
 	manager  manager
-	began    time.Time
+	began    time.Time // when the service began to run with these settings
 	cfg      config.Queue
 	identity state.IdentityStatus
 	process  string // this process's name in the Lease
 	degraded []string
 
 	mu      sync.Mutex
-	trouble string // why the queue cannot be read; empty if it can
-	since   time.Time
+	trouble string    // why the queue cannot be read; empty if it can
+	since   time.Time // when trouble was set
 
-	stuck bool // The last beat found a receiver that hangs. Only run uses this.
+	stuck bool // the last beat found a receiver that hangs; only the goroutine of run uses it
 }
 
 // manager is the service manager.
@@ -51,12 +51,15 @@ type manager interface {
 	Beat()
 }
 
-// glance is the time between two computations of the status. An unchanged status is written at every tenth of them.
-const glance, refresh = time.Second, 10
+// The status is computed every statusPause. The file is written if its sentence has changed, and at every fileEvery-th time.
+const (
+	statusPause = time.Second
+	fileEvery   = 10
+)
 
-// run reports the status until ctx ends, and then that the process has stopped.
+// run reports the status until ctx ends, and then writes to the file that the process has stopped.
 func (b *statusReporter) run(ctx context.Context) {
-	last := ""
+	last := "" // the sentence of the last status
 	for n := 0; ; n++ {
 		status, nodes, messages := b.status(), b.fleet.Status(), b.queue.Status()
 		b.manager.Status("%s", status.Sentence)
@@ -66,12 +69,12 @@ func (b *statusReporter) run(ctx context.Context) {
 			Up:    messages.Up || !nodes.Leads, // A process that does not lead reads no messages.
 			Leads: nodes.Leads, Known: nodes.Nodes, Draining: nodes.Draining, Waiting: nodes.Waiting,
 		})
-		if status.Sentence != last || n%refresh == 0 {
+		if status.Sentence != last || n%fileEvery == 0 {
 			b.file.Show(status)
 		}
 		last = status.Sentence
 		b.beat()
-		if !loop.Await(ctx, nil, glance) {
+		if !loop.Await(ctx, nil, statusPause) {
 			status.Stopped = time.Now()
 			b.file.Show(status)
 			return
@@ -79,7 +82,7 @@ func (b *statusReporter) run(ctx context.Context) {
 	}
 }
 
-// beat feeds the watchdog, unless a receiver hangs: then the service manager is to restart the service.
+// beat feeds the watchdog, unless a receiver hangs: then it logs that once, and lets the service manager restart the service.
 func (b *statusReporter) beat() {
 	err := b.queue.Stalled()
 	if err == nil {
@@ -91,7 +94,7 @@ func (b *statusReporter) beat() {
 	b.stuck = err != nil
 }
 
-// status returns the present status, with a sentence for "systemctl status".
+// status returns the present status. Its sentence is for "systemctl status".
 func (b *statusReporter) status() state.Status {
 	fleet, held := b.fleet.Status(), b.queue.Status().Held
 	version, _ := cli.BuildVersion()
@@ -130,10 +133,11 @@ func (b *statusReporter) status() state.Status {
 	return s
 }
 
-// longestSilence is how long ago SQS may have answered last for nth-queue to be ready: three times as long as it waits for messages.
+// longestSilence is how old the last answer of SQS may be while nth-queue counts as ready: three times as long as one request waits for messages.
 const longestSilence = time.Minute
 
-// unready returns why messages cannot be worked on at present, or could not be if this process led; nil if they can.
+// unready returns why this process cannot work on messages at present, or could not take over if it does not lead. It returns nil if the process is
+// ready. The readiness probe calls it.
 func (b *statusReporter) unready() error {
 	fleet, answered := b.fleet.Status(), b.queue.Status().Answered
 	switch {
@@ -151,7 +155,7 @@ func (b *statusReporter) unready() error {
 	return nil
 }
 
-// leader says which process leads, for operators.
+// leader returns a phrase for operators about the process that leads.
 func (b *statusReporter) leader() string {
 	switch fleet := b.fleet.Status(); {
 	case fleet.Leads:
@@ -163,7 +167,8 @@ func (b *statusReporter) leader() string {
 	}
 }
 
-// receiving sets why the queue cannot be read, from now on; nil if it can. It logs that.
+// receiving notes and logs that the queue cannot be read from now on, because of err, or that it can be read again if err is nil. sqs.Queue calls
+// it when that changes.
 func (b *statusReporter) receiving(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

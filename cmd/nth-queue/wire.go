@@ -54,7 +54,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue]) error {
 	if err != nil {
 		return err
 	}
-	clock := &role.Clock{}
+	clock := &role.Clock{} // learns EC2's time from the answers of AWS
 	account.HTTPClient = clock.Watch(account.HTTPClient)
 	identity, err := leaseIdentity()
 	if err != nil {
@@ -73,7 +73,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue]) error {
 		URL: cfg.Queue.URL, AWS: account, Visibility: visibility, DryRun: cfg.DryRun,
 		Report: func(r sqs.Report) { count(meter, r); logMessage(log, r) }, Trouble: reporter.receiving,
 	})
-	// These need each other, and run only from here on.
+	// The parts need each other. None of them runs before RunWith below, so the rest is set here.
 	notices.describe, notices.labels, notices.mayWrite = nodes.Describe, nodes.Labels, nodes.MayWrite
 	reporter.fleet, reporter.queue, reporter.meter, reporter.process = nodes, messages, meter, identity
 	reporter.identity = state.IdentityStatus{Credential: reach.drains.Credential, Source: reach.drains.Source, Server: reach.drains.Server}
@@ -90,7 +90,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue]) error {
 	return cmp.Or(err, d.Service.Err())
 }
 
-// dryRun returns what the first log line adds in a dry run; "" otherwise.
+// dryRun returns what the first log line says of a dry run; "" if it is none.
 func dryRun(cfg config.Queue) string {
 	if cfg.DryRun {
 		return ", as a dry run: nothing will be written to the cluster, and no message deleted"
@@ -100,30 +100,31 @@ func dryRun(cfg config.Queue) string {
 
 // logMessage logs what has happened to a message.
 func logMessage(log *logrus.Entry, r sqs.Report) {
-	of := log.WithField("NTH_MESSAGE", r.Message)
+	log = log.WithField("NTH_MESSAGE", r.Message)
 	switch r.Outcome {
 	case sqs.Poisoned:
-		of.WithField(systemd.FieldMessageID, systemd.MessagePoisoned).
+		log.WithField(systemd.FieldMessageID, systemd.MessagePoisoned).
 			Errorf("unrecognized message, left to the dead-letter queue: %s", r.Why)
 	case sqs.NotOurs:
-		of.Infof("ignoring a message that concerns no node: %s", r.Why)
+		log.Infof("ignoring a message that concerns no node: %s", r.Why)
 	case sqs.Lost:
-		of.Warnf("SQS refuses to change or delete a message, and others may receive it: %s", r.Why)
+		log.Warnf("SQS refuses to change or delete a message, and others may receive it: %s", r.Why)
 	case sqs.Received, sqs.Extended, sqs.Returned, sqs.Deleted:
-		of.Debugf("a message was %s", r.Outcome)
+		log.Debugf("a message was %s", r.Outcome)
 	}
 }
 
-// count counts what has happened to a message. Only its first receipt shows how late it is.
+// count counts in the metrics what has happened to a message, and how long a message was in the queue before its first receipt.
 func count(meter *metrics.Metrics, r sqs.Report) {
 	meter.Message(string(r.Outcome))
-	if r.Outcome == sqs.Received && r.Receives <= 1 && !r.Sent.IsZero() {
+	isFirst := r.Outcome == sqs.Received && r.Receives <= 1 // The age at a later receipt contains the time that an earlier receiver had it.
+	if isFirst && !r.Sent.IsZero() {
 		meter.Received(time.Since(r.Sent))
 	}
 }
 
-// policyOf turns the settings into rules of the policy. No event is withdrawn because it is missing: EC2 and Auto Scaling say when one is
-// over.
+// policyOf turns the settings into the rules for all kinds of events. None has a WithdrawnAfter: an event that is missing from the queue is not
+// withdrawn, as EC2 and Auto Scaling say when an event is over.
 func policyOf(c config.QueueEvents) policy.Settings {
 	rules := daemon.Rules(c.Announced)
 	rules[event.ReservationEnd] = policy.Rule{Action: policy.Action(c.ReservationEnd.Action), Hard: true, Budget: 10 * time.Minute}
@@ -132,7 +133,8 @@ func policyOf(c config.QueueEvents) policy.Settings {
 	return rules
 }
 
-// clusterOf is this cluster's name in the tags of its instances, by the settings; "" if they do not name it.
+// clusterOf returns this cluster's name in the tags of its instances. Unless it is a setting of its own, it is what managed_tag ends with; "" if
+// neither names the cluster.
 func clusterOf(c config.Fleet) string {
 	if name, ok := strings.CutPrefix(c.ManagedTag, ec2.ClusterTag); ok && c.Cluster == "" {
 		return name
@@ -140,11 +142,11 @@ func clusterOf(c config.Fleet) string {
 	return c.Cluster
 }
 
-// evictionsAtOnce is how many evictions are requested at the same time. It keeps an API server busy, but lets it answer each in time. On a
+// evictionsAtOnce is how many evictions are requested at the same time. So many keep an API server busy, and it still answers each in time. On a
 // control plane with two processors, fewer make the last pod leave later, and more delay the cordons of other nodes.
 const evictionsAtOnce = 100
 
-// rulesOf are the settings of the fleet that may change while it runs.
+// rulesOf turns the settings into the rules of the fleet: of the policy, of drains, and how many nodes are drained at once.
 func rulesOf(cfg config.Queue) fleet.Rules {
 	options := daemon.DrainOptions(cfg.Drain)
 	options.Gate = kube.NewGate(evictionsAtOnce) // All drains share it.
@@ -154,10 +156,10 @@ func rulesOf(cfg config.Queue) fleet.Rules {
 	}
 }
 
-// awsConfig finds credentials wherever AWS's programs look for them: the role of an instance, a service account or a pod, or the
-// environment. It fetches none. The region is the one in the URL of the queue, or else that of the environment.
+// awsConfig returns an AWS configuration that takes credentials from where AWS's programs look for them: the role of an instance, a service account
+// or a pod, or the environment. It fetches no credentials yet. The region is from the URL of the queue, or else from the environment.
 func awsConfig(ctx context.Context, cfg config.Queue) (aws.Config, error) {
-	options := []func(*awsconfig.LoadOptions) error{awsconfig.WithLogger(logging.Nop{})} // The SDK returns errors, too.
+	options := []func(*awsconfig.LoadOptions) error{awsconfig.WithLogger(logging.Nop{})} // The SDK also returns the errors that it would log.
 	if region := sqs.ParseURL(cfg.Queue.URL).Region; region != "" {
 		options = append(options, awsconfig.WithRegion(region))
 	}
@@ -169,15 +171,15 @@ func awsConfig(ctx context.Context, cfg config.Queue) (aws.Config, error) {
 	return found, nil
 }
 
-// connect makes a client of the API server. It sends no request. requested, if not nil, is called for each request that is sent later.
+// connect makes a client of the API server, and sends no request yet. Unless requested is nil, the client calls it after each request.
 func connect(cfg config.Queue, requested func(method string, status int)) (*identity.Client, error) {
 	version, _ := cli.BuildVersion()
 	options := identity.ClientOptions{UserAgent: "nth-queue/" + version, Requested: requested}
 	return identity.Connect(cfg.Kubernetes.Kubeconfig, options)
 }
 
-// cluster has clients of the API server that share no connection: renewing the Lease does not queue behind the drains, nor do these behind
-// what is reported of them. A client of drains refuses to write while this process does not lead.
+// cluster has clients of the API server that share no connection. So the renewal of the Lease does not queue behind the drains, and the drains do
+// not queue behind notices.
 type cluster struct{ drains, lease, notices *identity.Client }
 
 // reachCluster makes three clients of the API server, each with connections of its own.
@@ -190,14 +192,14 @@ func reachCluster(cfg config.Queue, requested func(method string, status int)) (
 	return to, nil
 }
 
-// leaseOf names the Lease by which one of the processes that read a queue leads. The name is the same for all forms of the queue's URL: cordons
-// bear it, and the hosts may name different endpoints.
+// leaseOf names the Lease by which one of the processes that read a queue leads. The name is also in the annotation of each cordon. It is the same
+// for all forms of the queue's URL: the processes may be configured with different endpoints of SQS.
 func leaseOf(address, region string) string {
 	sum := sha256.Sum256([]byte(cmp.Or(sqs.ParseURL(address).Resource(region), address)))
 	return "nth-queue-" + hex.EncodeToString(sum[:4])
 }
 
-// leaseIdentity names this process in the Lease: by its host or pod, for operators to read, and by what no other process has.
+// leaseIdentity names this process in the Lease: by the host or pod, for operators, and by random characters, so that no other process has the name.
 func leaseIdentity() (string, error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -206,12 +208,12 @@ func leaseIdentity() (string, error) {
 	return host + "_" + strings.ToLower(rand.Text()[:8]), nil
 }
 
-// ownPod is the pod that this process runs in, by the environment that its manifest sets; empty outside of a pod.
+// ownPod returns the pod that this process runs in. It is read from environment variables of the manifest; all fields are "" outside of a pod.
 func ownPod() fleet.OwnPod {
 	return fleet.OwnPod{Node: os.Getenv("NODE_NAME"), Namespace: os.Getenv("POD_NAMESPACE"), Pod: os.Getenv("POD_NAME")}
 }
 
-// newHooks returns the client that holds and completes lifecycle hooks with this AWS configuration, and logs and counts what it does.
+// newHooks returns the client that holds and completes lifecycle hooks with this AWS configuration. It logs the outcomes, and counts the requests.
 func newHooks(cfg config.Queue, account aws.Config, meter *metrics.Metrics, log *logrus.Entry) *asg.HookClient {
 	return asg.NewHookClient(asg.HookClientOptions{
 		AWS: account, Queue: sqs.ParseURL(cfg.Queue.URL).Resource(account.Region), Requested: daemon.CountHooks(meter),
@@ -219,7 +221,7 @@ func newHooks(cfg config.Queue, account aws.Config, meter *metrics.Metrics, log 
 	}, hookSettings(cfg))
 }
 
-// hookSettings are the settings for the lifecycle hooks of terminations and launches.
+// hookSettings returns the settings for the lifecycle hooks of terminations and launches.
 func hookSettings(cfg config.Queue) asg.Settings {
 	hooks := daemon.Hooks(cfg.Events.ASGTermination)
 	hooks.LaunchHooks = cfg.Fleet.LaunchHooks

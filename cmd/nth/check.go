@@ -41,7 +41,7 @@ The exit status is 0 without a "fail", 1 with one, and 78 if the configuration i
 	return cmd
 }
 
-// run adds all findings to the list.
+// run makes all checks, and adds their findings to the list. offline leaves out those that need a network, a cluster or logind.
 func (c *check) run(ctx context.Context, offline bool) {
 	if endpoint := c.cfg.IMDS.Endpoint; endpoint != "" && !slices.Contains(metadataServices, endpoint) {
 		c.Warn("settings", "imds.endpoint = %q: nth sees only what is announced there, and nothing that EC2 announces", endpoint)
@@ -60,7 +60,7 @@ func (c *check) run(ctx context.Context, offline bool) {
 	} else {
 		c.installed(offline)
 	}
-	node := ""
+	node := "" // for the test message to the webhook; unknown while an image is built
 	if !offline {
 		c.metadata(ctx)
 		id := c.cluster(ctx)
@@ -81,8 +81,8 @@ type check struct {
 // metadataServices are the addresses of EC2's metadata service.
 var metadataServices = []string{"http://169.254.169.254", "http://[fd00:ec2::254]"}
 
-// installed checks what is installed with nth, which needs no network. A service that is not installed or enabled is a failure in an image that
-// is being built. Elsewhere it is a warning, as nth may be started in another way.
+// installed checks the unit nth.service and the drop-in for logind on the disk. image says that an image is being built: a service that is not
+// installed or enabled is a failure there. Elsewhere it is a warning, as nth may be started in another way.
 func (c *check) installed(image bool) {
 	missing := c.Warn
 	if image {
@@ -104,7 +104,7 @@ func (c *check) installed(image bool) {
 	}
 }
 
-// metadata checks the metadata service, and what is asked of AWS with the role that it gives.
+// metadata checks the metadata service. With the instance's role, which the service gives, it also checks lifecycle hooks and target groups.
 func (c *check) metadata(ctx context.Context) {
 	bootID, err := record.BootID("/")
 	if err != nil {
@@ -138,7 +138,8 @@ func (c *check) metadata(ctx context.Context) {
 	c.targets(ctx, source)
 }
 
-// cluster checks the kubelet's identity and what it may do in the cluster. It returns the identity, or the zero value if none can be used.
+// cluster checks the kubelet's identity and its rights in the cluster, and forecasts a drain of this node. It returns the identity, or the zero
+// value without a usable one.
 func (c *check) cluster(ctx context.Context) identity.Identity {
 	id, err := c.host.newKubelet(c.cfg, nil).Identity(ctx)
 	if err != nil {
@@ -171,7 +172,7 @@ func (c *check) cluster(ctx context.Context) identity.Identity {
 	return id
 }
 
-// eviction tries the eviction of one of the pods that a drain would evict.
+// eviction tries, as a dry run, to evict one of the pods that a drain would evict.
 func (c *check) eviction(ctx context.Context, node *drain.Node, f evict.Forecast) {
 	if len(f.Pods) == 0 {
 		c.OK("eviction", "no pod on the node to try it with")
@@ -188,7 +189,7 @@ func (c *check) eviction(ctx context.Context, node *drain.Node, f evict.Forecast
 	}
 }
 
-// describeForecast says how long a drain would take. available says of how much time, as in "of the 120 s of a spot notice".
+// describeForecast says how long a drain would take. available describes the time that a drain has, as in "of the 120 s of a spot notice".
 func describeForecast(f evict.Forecast, available string) string {
 	if len(f.Pods) == 0 {
 		return "no pods to evict"
@@ -196,7 +197,7 @@ func describeForecast(f evict.Forecast, available string) string {
 	return fmt.Sprintf("a drain of %s takes up to %.0f s %s, if no disruption budget blocks it", text.Pods(len(f.Pods)), f.Needs.Seconds(), available)
 }
 
-// shutdown checks how long logind delays a shutdown, how long the kubelet does, and which process handles the power button.
+// shutdown checks for how long logind lets a shutdown be delayed, how long the kubelet delays it, and which process handles the power button.
 func (c *check) shutdown(ctx context.Context) {
 	if policy.Action(c.cfg.Events.Shutdown.Action) == policy.Ignore {
 		c.OK("shutdown", "ignored by configuration: events.%s.action", event.Shutdown)
@@ -228,12 +229,13 @@ func (c *check) shutdown(ctx context.Context) {
 	}
 }
 
-// powerKey reports which process handles the power button, by which EC2 stops machines. kubeletDelays says that the kubelet delays shutdowns, too.
+// powerKey reports which process handles the power button: EC2 presses that button to stop a machine. kubeletDelays says that the kubelet delays
+// shutdowns, too.
 func (c *check) powerKey(of logind.Settings, kubeletDelays bool) {
 	holders := of.KeyHolders
 	nth := slices.IndexFunc(holders, func(i logind.Inhibitor) bool { return i.Who == "nth" })
 	other := slices.IndexFunc(holders, func(i logind.Inhibitor) bool { return i.Who != "nth" })
-	leftToLogind := c.OK
+	leftToLogind := c.OK                       // how it is reported that logind handles the button
 	if kubeletDelays || wantsPowerKey(c.cfg) { // logind announces the shutdown to the kubelet, too, which ends the pods while nth drains.
 		leftToLogind = c.Warn
 	}
@@ -252,8 +254,8 @@ func (c *check) powerKey(of logind.Settings, kubeletDelays bool) {
 // longestOutage is how long polling for a kind of event may fail before the check fails: shorter outages are normal.
 const longestOutage = 30 * time.Second
 
-// daemon checks by the daemon's status whether it runs and is able to act. The check itself may see files that nth.service hides from the
-// daemon. found is the identity that this check has found, or the zero value.
+// daemon checks by the daemon's status whether the daemon runs and can act. found is the identity that this check has found, or the zero value.
+// The two may differ: nth.service hides some files from the daemon.
 func (c *check) daemon(ctx context.Context, found identity.Identity) {
 	status, why := checks.AwaitStart(ctx, "nth", c.cfg.RuntimeDirectory, func(s state.Status) bool { return len(daemonFaults(s, found)) == 0 })
 	if why != "" {
@@ -278,17 +280,18 @@ func (c *check) daemon(ctx context.Context, found identity.Identity) {
 // daemonFaults says what keeps a running daemon from draining this node. found is the identity that the check has found, or the zero value.
 func daemonFaults(s state.Status, found identity.Identity) []string {
 	var faults []string
-	switch waits := s.Node == "" || s.Identity.Trouble != ""; {
-	case waits && found.Node != "":
+	switch lacksCredential := s.Node == "" || s.Identity.Trouble != ""; {
+	case lacksCredential && found.Node != "":
 		faults = append(faults, fmt.Sprintf("it has no credential: %s. This check has found one in %s: nth.service does not see "+
 			"all that a shell does, such as files below /tmp, /home and /root (PrivateTmp=, ProtectHome=)", s.Identity.Trouble, found.Source))
-	case waits:
+	case lacksCredential:
 		faults = append(faults, "it has no credential: "+s.Identity.Trouble)
 	case found.Node != "" && s.Node != found.Node:
 		faults = append(faults, fmt.Sprintf("it acts for node %s, and the credential in %s is of node %s: systemctl restart nth", s.Node, found.Source, found.Node))
 	}
 	for _, d := range s.Documents {
-		if slices.Contains(event.PolledKinds(), d.Kind) && d.Trouble != "" && s.Updated.Sub(d.Since) > longestOutage {
+		isPolled := slices.Contains(event.PolledKinds(), d.Kind) // The others are not from the metadata service.
+		if isPolled && d.Trouble != "" && s.Updated.Sub(d.Since) > longestOutage {
 			faults = append(faults, fmt.Sprintf("it cannot read %s since %s: %s", d.Kind, d.Since.UTC().Format("15:04:05 UTC"), d.Trouble))
 		}
 	}

@@ -74,26 +74,27 @@ uncordoned the node or opted it out, or the service does not run. It needs root'
 	return cmd
 }
 
-// planDrain shows the pods that a drain would evict.
+// planDrain is "nth drain --dry-run": it prints the pods that a drain within limit would evict, and changes nothing.
 func (h hostInfo) planDrain(ctx context.Context, cfg config.Config, limit time.Duration, out io.Writer) error {
 	id, err := h.newKubelet(cfg, nil).Identity(ctx)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintln(out, wrap(fmt.Sprintf("Node %s would be cordoned and drained. Nothing is changed.", id.Node), 0))
-	const deletes = false // It has a soft deadline.
+	const deletes = false // "nth drain" has a soft deadline, for which no pod is deleted.
 	return listPods(ctx, cfg, id, limit, deletes, fmt.Sprintf("of %.0f s", limit.Seconds()), out)
 }
 
-// manualDrain is a run of "nth drain". It prints what the service says, with the time since the start.
+// manualDrain is a run of "nth drain". It prints each sentence of the service's status, with the time since the start.
 type manualDrain struct {
 	out      io.Writer
 	cfg      config.Config
 	began    time.Time
-	sentence string // what the service said last
+	sentence string // of the service's last status
 }
 
-// drain asks the service for a drain, and waits until the node is drained or ctx ends. It replaces what another "nth drain" has asked for.
+// drain asks the service for a drain by a file, and waits until the node is drained or ctx ends. The file replaces the request of an earlier "nth
+// drain".
 func (d *manualDrain) drain(ctx context.Context, limit time.Duration) error {
 	status, why := checks.AwaitStart(ctx, "nth", d.cfg.RuntimeDirectory, func(s state.Status) bool { return s.Node != "" })
 	switch {
@@ -110,14 +111,15 @@ func (d *manualDrain) drain(ctx context.Context, limit time.Duration) error {
 		return err
 	}
 	return d.follow(ctx, "the service continues until \"nth drain --undo\"", func(s state.Status) (ended bool, err error) {
-		if now, err := record.ReadDrainRequest(dir); err == nil && now.ID != request.ID { // While it is unreadable, the service keeps to the one that it has read last.
+		if now, err := record.ReadDrainRequest(dir); err == nil && now.ID != request.ID { // While the file is unreadable, the service keeps to the last request that it has read.
 			return true, errors.New("another \"nth drain\" has ended or replaced this one")
 		}
 		return drained(s, request.ID)
 	})
 }
 
-// drained reports whether the drain with that ID has ended. The error says why the node is not drained; nil if it is.
+// drained reports whether the requested drain with that ID has ended, by the service's status. The error is nil if the node is drained then, or
+// says why it is not.
 func drained(s state.Status, id string) (ended bool, err error) {
 	for _, e := range s.Events {
 		switch {
@@ -133,8 +135,8 @@ func drained(s state.Status, id string) (ended bool, err error) {
 	return false, nil
 }
 
-// undo removes the request, also if the service does not run: it would drain the node when it starts. It waits until the service has nothing
-// left to undo, or until ctx ends.
+// undo is "nth drain --undo". It removes the request, also if the service does not run: otherwise the service would drain the node at its next
+// start. Then it waits until the service has uncordoned the node or others need it cordoned, or until ctx ends.
 func (d *manualDrain) undo(ctx context.Context) error {
 	if err := record.RemoveDrainRequest(daemon.StateDirectory(&d.cfg.Common)); err != nil {
 		return err
@@ -142,7 +144,8 @@ func (d *manualDrain) undo(ctx context.Context) error {
 	if _, why := checks.Running("nth", d.cfg.RuntimeDirectory); why != "" {
 		return notRunning(why)
 	}
-	return d.follow(ctx, "the service continues", func(s state.Status) (bool, error) {
+	return d.follow(ctx, "the service continues", func(s state.Status) (ended bool, err error) {
+		// The service forgets the event of a request when there is nothing left to undo for it.
 		return !slices.ContainsFunc(s.Events, func(e state.EventStatus) bool { return e.Kind == event.Manual }), nil
 	})
 }
@@ -155,9 +158,9 @@ func notRunning(why string) error {
 // statusPoll is how often the service's status is read.
 const statusPoll = 100 * time.Millisecond
 
-// follow prints each new sentence of the service until done says that the work has ended, or until ctx ends. then says what becomes of the work
-// after that.
-func (d *manualDrain) follow(ctx context.Context, then string, done func(state.Status) (ended bool, err error)) error {
+// follow prints each new sentence of the service's status until the work has ended or ctx ends. done says by a status whether the work has ended,
+// and with what error. If ctx ends first, the error of follow ends with afterwards: what becomes of the work.
+func (d *manualDrain) follow(ctx context.Context, afterwards string, done func(state.Status) (ended bool, err error)) error {
 	for {
 		status, why := checks.Running("nth", d.cfg.RuntimeDirectory)
 		if why == "" {
@@ -174,22 +177,23 @@ func (d *manualDrain) follow(ctx context.Context, then string, done func(state.S
 		case why != "":
 			return fmt.Errorf("%w: %w", context.Cause(ctx), notRunning(why))
 		default:
-			return fmt.Errorf("%w: %s; %s", context.Cause(ctx), d.sentence, then)
+			return fmt.Errorf("%w: %s; %s", context.Cause(ctx), d.sentence, afterwards)
 		}
 	}
 }
 
-// drainRequests is the agent's source of what "nth drain" asks for.
+// drainRequests is the agent's source of events from "nth drain": it reads the request that the command has written.
 type drainRequests struct {
 	stateDirectory string
-	// unreadable is called with why the request cannot be read, and with "" once it can.
+	// unreadable is called with the reason when the request cannot be read, and with "" when it can be again.
 	unreadable func(why string)
 }
 
 // requestPoll is how often the request is read.
 const requestPoll = 500 * time.Millisecond
 
-// Run implements agent.Source. While the request is unreadable, the agent keeps to the one that it got last.
+// Run implements agent.Source. Each request, and the end of one, is a snapshot. While the request is unreadable, the agent keeps to the last
+// snapshot.
 func (r drainRequests) Run(ctx context.Context, sink event.Sink) {
 	last, trouble := "nothing was read yet", "" // No request has this ID, so the first look is always reported.
 	for more := true; more; more = loop.Await(ctx, nil, requestPoll) {
@@ -203,7 +207,7 @@ func (r drainRequests) Run(ctx context.Context, sink event.Sink) {
 			last, trouble = request.ID, ""
 			r.unreadable("")
 			snapshot := event.Snapshot{Kind: event.Manual}
-			if request.ID != "" {
+			if request.ID != "" { // Without a request, nothing is announced.
 				snapshot.Events = []event.Event{{
 					ID: request.ID, Kind: event.Manual, State: event.Pending, Noticed: request.Asked, Deadline: request.Deadline,
 				}}

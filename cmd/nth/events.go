@@ -19,7 +19,8 @@ import (
 	"github.com/nth-project/nth/pkg/wait"
 )
 
-// newHooks returns the keeper of lifecycle hooks. In a dry run it does nothing.
+// newHooks returns the keeper of lifecycle hooks, which holds the hook of a termination and completes it after the drain. A keeper in a dry run
+// does nothing. Its reports are shown in the status, and logged.
 func newHooks(metadata *imds.Source, cfg config.Config, board *statusReporter, meter *metrics.Metrics, log *logrus.Entry) *asg.Keeper {
 	settings := daemon.Hooks(cfg.Events.ASGTermination)
 	settings.Complete = settings.Complete && !cfg.DryRun
@@ -32,13 +33,13 @@ func newHooks(metadata *imds.Source, cfg config.Config, board *statusReporter, m
 	return asg.New(options, settings)
 }
 
-// hookOptions returns how Auto Scaling is reached: with the instance's role, whose credentials the metadata service has.
+// hookOptions returns how Auto Scaling is reached: with the credentials of the instance's role, which the metadata service has.
 func hookOptions(metadata *imds.Source) asg.Options {
 	return asg.Options{AWS: role.Metadata(metadata.Document).Account, Metadata: metadata.Document}
 }
 
-// followTargetState sets the options by which the metadata source reports the instance's target state in its Auto Scaling group. The state is
-// shown in the status, and it is recorded that the instance was in service.
+// followTargetState makes the metadata source report the instance's target state in its Auto Scaling group. The status shows the state. The record
+// keeps over a restart that the instance was in service: only then does another target state mean a termination.
 func followTargetState(opts *imds.Options, store *record.Store, board *statusReporter) {
 	opts.WasInService = store.WasInService()
 	opts.InService = store.SetInService
@@ -51,7 +52,7 @@ func logHook(log *logrus.Entry, n asg.HookReport) {
 	daemon.LogHook(log, n)
 }
 
-// hook checks, without changing anything, whether the hook of the instance's group can be held and completed.
+// hook checks, without changing anything, whether nth can complete a termination hook of the instance's Auto Scaling group.
 func (c *check) hook(ctx context.Context, metadata *imds.Source) {
 	settings := daemon.Hooks(c.cfg.Events.ASGTermination)
 	if !settings.Complete {
@@ -59,9 +60,9 @@ func (c *check) hook(ctx context.Context, metadata *imds.Source) {
 		return
 	}
 	client, group, err := asg.OwnGroup(ctx, hookOptions(metadata), settings)
-	const launch = false                                                    // It is about hooks for terminations.
 	finding, completes := "the instance is in no Auto Scaling group", false // completes: nth completes one of the group's hooks
 	if err == nil && group != "" {
+		const launch = false // The check is about hooks for terminations.
 		finding, completes, err = client.Explain(ctx, group, launch)
 	}
 	switch {
@@ -72,14 +73,14 @@ func (c *check) hook(ctx context.Context, metadata *imds.Source) {
 	default:
 		c.Warn("hook", "%s", finding)
 	}
-	if !completes { // No right is needed.
+	if !completes { // nth needs no right then.
 		return
 	}
-	const needed = false
+	const needed = false // Without the rights, nth drains within its budget.
 	c.Rights(ctx, "hook", needed, client.Rights(group))
 }
 
-// balancers returns the load balancers to wait for; nil if the settings name none.
+// balancers returns the wait for load balancers that deregister the node; nil if the settings name no target group.
 func balancers(cfg config.Config, metadata *imds.Source) wait.Blocker {
 	if len(cfg.LoadBalancers.TargetGroups) == 0 {
 		return nil
@@ -87,12 +88,12 @@ func balancers(cfg config.Config, metadata *imds.Source) wait.Blocker {
 	return targets.New(targetOptions(cfg, metadata))
 }
 
-// targetOptions returns which target groups are waited for, and how they are read: with the instance's role.
+// targetOptions returns the target groups in the settings, and how nth asks about them: with the instance's role.
 func targetOptions(cfg config.Config, metadata *imds.Source) targets.Options {
 	return targets.Options{Groups: cfg.LoadBalancers.TargetGroups, AWS: role.Metadata(metadata.Document).Account, Metadata: metadata.Document}
 }
 
-// targets checks, without changing anything, whether load balancers say when they have deregistered the node.
+// targets checks, without changing anything, whether nth can see when load balancers have deregistered the node.
 func (c *check) targets(ctx context.Context, metadata *imds.Source) {
 	if len(c.cfg.LoadBalancers.TargetGroups) == 0 {
 		return
@@ -112,16 +113,16 @@ func (c *check) targets(ctx context.Context, metadata *imds.Source) {
 	}
 }
 
-// beforeDrain is the systemd target whose units run before a drain.
+// beforeDrain is the systemd target to which operators add units that run before a drain.
 const beforeDrain = "nth-before-drain.target"
 
-// scripts is the wait for the units of beforeDrain on a host.
+// scripts runs the units of beforeDrain on a host, and waits for them.
 type scripts struct{ host logind.Host }
 
-// newScripts returns the wait for the host's units.
+// newScripts returns the wait for the units of the host that the settings name.
 func newScripts(cfg config.Config) wait.Blocker { return scripts{logind.Host(cfg.HostRoot)} }
 
-// Wait implements wait.Blocker: it starts the target, and returns when its units have run.
+// Wait implements wait.Blocker: it starts beforeDrain, and returns when its units have run.
 func (s scripts) Wait(ctx context.Context, _ wait.Node, _ func(string)) error {
 	return s.host.StartTarget(ctx, beforeDrain)
 }

@@ -10,12 +10,12 @@ import (
 	"github.com/nth-project/nth/pkg/logind"
 )
 
-// containerStop is how long a drain may take in a host container that is stopped: Bottlerocket kills it 20 s after asking it to stop, and
-// some seconds are left to report how far the drain has come.
+// containerStop is how long a drain may take in a host container that is being stopped. Bottlerocket kills the container 20 s after SIGTERM. The
+// remaining seconds are for the report of how far the drain has come.
 const containerStop = 14 * time.Second
 
-// hostInfo is where nth runs: on a machine, or in a host container of Bottlerocket. detectHost finds out which, once, at the start. The commands
-// of the program are its methods.
+// hostInfo is where nth runs: on a machine, or in a host container of Bottlerocket. detectHost finds out which, once, at the start. The functions
+// that return the program's commands are methods of hostInfo.
 type hostInfo struct {
 	identity.Container
 	contained bool // in a host container
@@ -30,7 +30,8 @@ func detectHost() hostInfo {
 	return hostInfo{container, found}
 }
 
-// newKubelet returns the kubelet's identity. requested is called for each request to the API server, unless it is nil.
+// newKubelet returns the source of the kubelet's identity, which sends no request yet. Unless requested is nil, it is called after each request to
+// the API server, with the HTTP status.
 func (h hostInfo) newKubelet(cfg config.Config, requested func(method string, status int)) *identity.Kubelet {
 	version, _ := cli.BuildVersion()
 	return identity.New(identity.Options{
@@ -39,7 +40,7 @@ func (h hostInfo) newKubelet(cfg config.Config, requested func(method string, st
 	})
 }
 
-// system returns what newShutdown needs to know about the host.
+// system returns the host whose logind is asked, and how long a drain may take while nth itself is being stopped.
 func (h hostInfo) system(cfg config.Config) system {
 	host := system{host: logind.Host(cfg.HostRoot), limit: stopLimit}
 	if h.contained {

@@ -17,7 +17,7 @@ import (
 	"github.com/nth-project/nth/pkg/wait"
 )
 
-// localNode is the node that nth runs on. It uses the kubelet's credential as it is at the time, and learns the node's name from it.
+// localNode is the node that nth runs on. It implements agent.Node: each method waits for the kubelet's credential, which has the node's name.
 type localNode struct {
 	kubelet *identity.Kubelet
 	dryRun  bool
@@ -28,8 +28,8 @@ type localNode struct {
 // node at once answers most of them too late, so that they are retried.
 const evictionsAtOnce = 128
 
-// newLocalNode returns the node of a kubelet's credential, which is drained by the settings. balancers is nil if they name no load balancer, and
-// scripts if nth cannot start units on the host.
+// newLocalNode returns the node of a kubelet's credential. The settings say how it is drained. balancers and scripts are what a drain waits for
+// before evictions: balancers is nil without target groups in the settings, and both are nil in a rehearsal.
 func newLocalNode(kubelet *identity.Kubelet, cfg config.Config, balancers, scripts wait.Blocker) *localNode {
 	options := drainOptions(cfg)
 	options.Gate, options.LoadBalancers = kube.NewGate(evictionsAtOnce), balancers
@@ -39,10 +39,11 @@ func newLocalNode(kubelet *identity.Kubelet, cfg config.Config, balancers, scrip
 	return &localNode{kubelet: kubelet, dryRun: cfg.DryRun, options: options}
 }
 
-// identityPause is how often the credential is looked for. It is short, as a notice may be waiting when a node joins its cluster.
+// identityPause is the time between two looks for the credential. It is short, as a notice may be waiting when a node joins its cluster.
 const identityPause = 500 * time.Millisecond
 
-// identity waits until there is a credential, and returns its identity. It calls failed with each error before. It returns an error only if ctx ends.
+// identity waits until there is a credential that works, and returns its identity. It calls failed after each attempt that fails. It returns an
+// error only if ctx ends.
 func (n *localNode) identity(ctx context.Context, failed func(error)) (identity.Identity, error) {
 	for {
 		id, err := n.kubelet.Identity(ctx)
@@ -58,14 +59,14 @@ func (n *localNode) identity(ctx context.Context, failed func(error)) (identity.
 
 // node waits for the identity, and returns its node. It returns an error only if ctx ends.
 func (n *localNode) node(ctx context.Context) (agent.Node, error) {
-	id, err := n.identity(ctx, func(error) {})
+	id, err := n.identity(ctx, func(error) {}) // KeepWarm reports errors of the credential.
 	if err != nil {
 		return nil, err
 	}
 	return n.nodeOf(id), nil
 }
 
-// nodeOf returns the node of an identity. In a dry run, it is one that changes nothing.
+// nodeOf returns the node of an identity. In a dry run, the methods of this node change nothing.
 func (n *localNode) nodeOf(id identity.Identity) agent.Node {
 	node := drain.New(id.Client, id.Node, n.options)
 	if n.dryRun {
@@ -92,8 +93,8 @@ func (n *localNode) Claim(ctx context.Context) (drain.Claim, bool, error) {
 	return node.Claim(ctx)
 }
 
-// Guard implements agent.Node. It waits for the credential, and begins again when that is for another node. A machine without a credential since
-// the start, such as one on which an image is built, has no pods: it may shut down at once.
+// Guard implements agent.Node. It waits for the credential, and begins again when the credential is for another node. A machine that has had no
+// kubeconfig since the start, such as one on which an image is built, has no pods: Guard reports it as drained, so that it may shut down at once.
 func (n *localNode) Guard(ctx context.Context, task *drain.Task, report func(drain.Progress)) {
 	for ctx.Err() == nil {
 		id, err := n.identity(ctx, func(err error) {
@@ -104,14 +105,14 @@ func (n *localNode) Guard(ctx context.Context, task *drain.Task, report func(dra
 		if err != nil {
 			return // ctx has ended.
 		}
-		named, stop := n.whileNamed(ctx, id.Node)
-		n.nodeOf(id).Guard(named, task, report)
+		sameName, stop := n.whileNamed(ctx, id.Node)
+		n.nodeOf(id).Guard(sameName, task, report)
 		stop()
 	}
 }
 
-// whileNamed returns a context that ends when the credential is for a node of another name. It asks for the identity every identityPause, so that
-// a new kubeconfig is found. The caller calls the function that it returns, which ends the context, too.
+// whileNamed returns a context that ends when the credential is for a node of another name. A goroutine asks for the identity every identityPause
+// until then. The caller calls the CancelFunc, which ends the context and the goroutine.
 func (n *localNode) whileNamed(ctx context.Context, name string) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
@@ -124,17 +125,17 @@ func (n *localNode) whileNamed(ctx context.Context, name string) (context.Contex
 	return ctx, cancel
 }
 
-// warmIdentity keeps the kubelet's credential fresh for the agent. It calls found with each identity that has a client.
+// warmIdentity implements agent.Identity with the kubelet's credential. It calls found with each identity that has a client, for the status.
 type warmIdentity struct {
 	kubelet *identity.Kubelet
 	found   func(identity.Identity)
 }
 
-// KeepWarm implements agent.Identity.
+// KeepWarm implements agent.Identity. It waits for a credential that works, and then confirms it with each warm-up request.
 func (w warmIdentity) KeepWarm(ctx context.Context, report func(node string, err error)) {
 	for ctx.Err() == nil {
 		id, err := w.kubelet.Identity(ctx)
-		if err == nil || !errors.Is(err, context.Canceled) { // A canceled context means that nth stops, and nothing about the credential.
+		if !errors.Is(err, context.Canceled) { // A canceled context means that nth stops, and nothing about the credential.
 			w.handle(report, id, err)
 		}
 		if err == nil {
@@ -148,7 +149,7 @@ func (w warmIdentity) KeepWarm(ctx context.Context, report func(node string, err
 	})
 }
 
-// handle reports the result of one attempt, and calls found if there is a client.
+// handle reports the result of one attempt to use the credential. It calls found if the identity has a client, which may be so with an error, too.
 func (w warmIdentity) handle(report func(node string, err error), id identity.Identity, err error) {
 	if id.Client != nil {
 		w.found(id)
@@ -156,8 +157,8 @@ func (w warmIdentity) handle(report func(node string, err error), id identity.Id
 	report(id.Node, err)
 }
 
-// drainOptions returns how the node is drained. If target groups are to be waited for, the drain also sets the label that takes the node out of
-// load balancers.
+// drainOptions returns how the node is drained. With target groups in the settings, the drain also sets the label that takes the node out of load
+// balancers.
 func drainOptions(cfg config.Config) drain.Options {
 	options := daemon.DrainOptions(cfg.Drain)
 	options.ExcludeFromLoadBalancers = options.ExcludeFromLoadBalancers || len(cfg.LoadBalancers.TargetGroups) > 0

@@ -17,16 +17,16 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// newListeners returns the listeners, which report to the cluster, the webhook and the metrics what the agent does. work is what they do in the
-// background until its context ends. alive says whether the daemon works, for the heartbeat. A dry run writes only the heartbeat to the cluster; it
-// also posts to the webhook, as a dry run.
+// newListeners returns the listeners of the agent, which report its transitions to the cluster, the webhook and the metrics. The functions in work
+// send the reports: they run in the background until their context ends. alive says whether the daemon works, for the heartbeat on the Node.
+// A dry run writes only the heartbeat to the cluster. Its posts to the webhook are marked as a dry run's.
 func newListeners(
 	cfg config.Config, kubelet *identity.Kubelet, store *record.Store, metadata *imds.Source, alive func() bool, meter *metrics.Metrics, log *logrus.Entry,
 ) (listeners []agent.Listener, work []func(context.Context)) {
 	machine, webhook := &machine{ask: metadata.Instance}, daemon.NewWebhook("nth", &cfg.Common, log, meter)
 	ofNode := webhook.Node(notify.Subject{
 		Machine: machine.describe,
-		Node: func(ctx context.Context) (string, map[string]string) { // The notice is sent without what cannot be read.
+		Node: func(ctx context.Context) (string, map[string]string) { // A notice is sent without the name or labels that cannot be read.
 			id, err := kubelet.Identity(ctx)
 			if err != nil {
 				return "", nil
@@ -36,7 +36,7 @@ func newListeners(
 		},
 	})
 	listeners, work = []agent.Listener{ofNode, meter}, []func(context.Context){webhook.Run, meter.Run}
-	if cfg.DryRun && cfg.Kubernetes.Heartbeat == 0 {
+	if cfg.DryRun && cfg.Kubernetes.Heartbeat == 0 { // Nothing is written to the cluster.
 		return listeners, work
 	}
 	k := notify.NewKubernetes(notify.KubernetesOptions{
@@ -56,16 +56,17 @@ func newListeners(
 	}, store.Entries)), append(work, k.Run)
 }
 
-// machine caches the description of this instance. It is read when something is announced, and never before a drain.
+// machine caches the description of this instance for notices to the webhook.
 type machine struct {
-	ask func(context.Context) (imds.Instance, error)
+	ask func(context.Context) (imds.Instance, error) // the metadata service
 
 	mu       sync.Mutex
 	known    notify.Machine
 	complete bool
 }
 
-// describe returns as much of the description as could be read. A part that is missing is asked for again at the next notice.
+// describe returns as much of the description as could be read. It asks the metadata service at the first notice, and again at the next one if a
+// part is missing.
 func (m *machine) describe(ctx context.Context) notify.Machine {
 	m.mu.Lock()
 	defer m.mu.Unlock()

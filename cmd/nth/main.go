@@ -21,15 +21,15 @@ import (
 
 func main() {
 	host, stderr, complain := detectHost(), os.Stderr, daemon.Complain("nth")
-	if host.contained && slices.Contains(os.Args, "run") { // A host container keeps standard output, and shows standard error on the console.
+	if host.contained && slices.Contains(os.Args, "run") { // Bottlerocket keeps a container's standard output in the journal; standard error goes to the console.
 		stderr, complain = os.Stdout, daemon.ComplainWithPriority("nth")
 	}
 	os.Exit(cli.Run(context.Background(), nth(host), os.Args[1:], os.Stdout, stderr, complain))
 }
 
-// nth returns the commands of the program on that host.
+// nth returns the root command of the program, whose subcommands work on that host.
 func nth(host hostInfo) *cobra.Command {
-	const queue = false
+	const queue = false // "config import" makes settings for nth, not for nth-queue.
 	return cli.Root("nth", "drain this Kubernetes node before EC2 takes the machine away",
 		`nth drains its own Kubernetes node before EC2 takes the machine away.
 
@@ -42,13 +42,13 @@ the last known state is printed.`),
 		host.checkCommand(), host.settings().Command(queue))
 }
 
-// settings describes where the settings come from.
+// settings describes where the settings come from: the files of nth.toml, or the user data of a host container.
 func (h hostInfo) settings() settings.Program[config.Config, *config.Config] {
 	p := settings.Program[config.Config, *config.Config]{Name: "nth", File: config.DefaultFile, Defaults: config.Default(), Lacks: h.lacks}
 	if h.contained {
 		p.File, p.Defaults.StateDirectory, p.Defaults.HostRoot = h.UserData, h.StateDirectory, h.Host
 		p.Settle = func(cfg *config.Config) {
-			if cfg.Log.Format == "auto" {
+			if cfg.Log.Format == "auto" { // The output of the container leads to a journal.
 				cfg.Log.Format = "prefix"
 			}
 		}
@@ -61,11 +61,11 @@ func (h hostInfo) lacks(cfg *config.Config) error {
 	if h.contained && cfg.HostRoot == "" {
 		return errNoHost
 	}
-	_, err := newSource(imds.Options{Kinds: []event.Kind{}})
+	_, err := newSource(imds.Options{Kinds: []event.Kind{}}) // It refuses an environment with a wrong endpoint mode, and polls nothing.
 	return err
 }
 
-// quietConfig reads the settings for a command that reports what it does itself: libraries are silenced.
+// quietConfig silences client-go, and reads the settings at a path. Commands that print errors themselves call it.
 func (h hostInfo) quietConfig(path string) (config.Loaded[config.Config], error) {
 	checks.Hush()
 	return h.settings().Load(path)

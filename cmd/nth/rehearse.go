@@ -67,8 +67,8 @@ The exit status is 0 if that node was drained in time, or need not be by the set
 	return cmd
 }
 
-// rehearse prints what a notice of that length would do. On a real node it lists the pods; otherwise it drains a simulated node, and prints
-// each step as it happens.
+// rehearse prints what a spot notice of that length would do. On a real node it lists the pods. Elsewhere it drains a simulated node, and prints
+// each step as it happens. kubeconfig is the flag's value: with one, the node must be real.
 func (h hostInfo) rehearse(ctx context.Context, l config.Loaded[config.Config], kubeconfig string, notice time.Duration, out io.Writer) error {
 	cfg, from := l.Config, "the defaults"
 	if len(l.Files) > 0 {
@@ -81,7 +81,7 @@ func (h hostInfo) rehearse(ctx context.Context, l config.Loaded[config.Config], 
 		return notReal
 	case errors.Is(notReal, identity.ErrNotYet):
 		where = "EC2 and the cluster are simulated: this machine is not a Kubernetes node."
-	case notReal != nil: // There is a credential.
+	case notReal != nil: // There is a credential, but the API server is out of reach or refuses it.
 		where = "EC2 and the cluster are simulated: the credential here cannot be used: " + text.Visible(notReal.Error(), text.Page)
 	}
 	fmt.Fprintln(out, wrap("nth rehearses a spot interruption; settings in effect: "+from, 0))
@@ -104,7 +104,7 @@ func (h hostInfo) rehearse(ctx context.Context, l config.Loaded[config.Config], 
 		fmt.Fprintln(out, "\nThe service would only log this: dry_run is true.")
 	}
 	if notReal == nil {
-		const deletes = true // EC2 takes the machine at the deadline.
+		const deletes = true // EC2 takes the machine at the deadline, so nth deletes pods before.
 		return listPods(ctx, cfg, id, notice, deletes, fmt.Sprintf("of the %.0f s of a spot notice", notice.Seconds()), out)
 	}
 	return simulate(ctx, cfg, notice, &timeline{out: out})
@@ -113,7 +113,8 @@ func (h hostInfo) rehearse(ctx context.Context, l config.Loaded[config.Config], 
 // identityLimit is how long a rehearsal looks for the kubelet's identity.
 const identityLimit = 15 * time.Second
 
-// ownIdentity finds this node as the service does, or by a kubeconfig, which it sets in cfg.
+// ownIdentity returns the identity of this node, found as the service finds it. If kubeconfig is not "", it is used instead, and is set in cfg. The
+// error says why the node cannot be reached.
 func (h hostInfo) ownIdentity(ctx context.Context, cfg *config.Config, kubeconfig string) (identity.Identity, error) {
 	if kubeconfig != "" {
 		absolute, err := filepath.Abs(kubeconfig)
@@ -127,8 +128,9 @@ func (h hostInfo) ownIdentity(ctx context.Context, cfg *config.Config, kubeconfi
 	return h.newKubelet(*cfg, nil).Identity(ctx)
 }
 
-// listPods prints what a drain would do to each pod of a real node with that much time left, and how long it would take. deletes says that pods
-// whose budgets let none go are deleted in the end. available describes the time, as in "of the 120 s of a spot notice".
+// listPods prints a table of the pods that a drain would evict from a real node, and how long the drain would take. left is the time for the
+// drain, and available describes it, as in "of the 120 s of a spot notice". deletes says that pods which a budget still holds are deleted in
+// the end.
 func listPods(ctx context.Context, cfg config.Config, id identity.Identity, left time.Duration, deletes bool, available string, out io.Writer) error {
 	node := drain.New(id.Client, id.Node, drainOptions(cfg))
 	if optedOut, err := node.OptedOut(ctx); err != nil {
@@ -142,29 +144,31 @@ func listPods(ctx context.Context, cfg config.Config, id identity.Identity, left
 		return err
 	}
 	fmt.Fprintln(out)
-	stuck := false // A budget holds a pod.
-	for i, pod := range f.Pods {
-		if i == 0 {
-			fmt.Fprintln(out, row(false, "pod", "owner", "grace", "held by budget", "emptyDir"))
-		}
+	stuck := false // a budget holds a pod
+	if len(f.Pods) > 0 {
+		const isWarning = false
+		fmt.Fprintln(out, row(isWarning, "pod", "owner", "grace", "held by budget", "emptyDir"))
+	}
+	for _, pod := range f.Pods {
 		budget, err := node.HeldBy(ctx, pod)
 		if err != nil {
 			return err
 		}
 		held := budget != ""
 		stuck = stuck || held
-		grace, local := fmt.Sprintf("%.0f s", pod.Grace.Seconds()), ""
-		if pod.Gets < pod.Grace {
+		isCut := pod.Gets < pod.Grace
+		grace, emptyDir := fmt.Sprintf("%.0f s", pod.Grace.Seconds()), ""
+		if isCut {
 			grace = fmt.Sprintf("%.0f of %s", pod.Gets.Seconds(), grace)
 		}
 		if pod.EmptyDir {
-			local = "lost"
+			emptyDir = "lost"
 		}
-		marked, colour := pod.Gets < pod.Grace || held, ""
-		if marked {
+		isWarning, colour := isCut || held, ""
+		if isWarning {
 			colour = yellow
 		}
-		fmt.Fprintln(out, coloured(row(marked, pod.Pod, text.Visible(cmp.Or(pod.Owner, "none"), 11), grace, text.Visible(budget, 16), local), colour, out))
+		fmt.Fprintln(out, coloured(row(isWarning, pod.Pod, text.Visible(cmp.Or(pod.Owner, "none"), 11), grace, text.Visible(budget, 16), emptyDir), colour, out))
 	}
 	if len(f.Pods) > 0 {
 		fmt.Fprintln(out)
@@ -179,51 +183,52 @@ func listPods(ctx context.Context, cfg config.Config, id identity.Identity, left
 	return nil
 }
 
-// row returns a row of the table of pods, in the width of a terminal. A marked one is a warning. A long name has a line of its own.
-func row(marked bool, pod, owner, grace, budget, local string) string {
-	const name = 27
+// row returns a row of the table of pods, in the width of a terminal. A warning begins with "!". A long pod name gets a line of its own.
+func row(isWarning bool, pod, owner, grace, budget, emptyDir string) string {
+	const podWidth = 27
 	mark := " "
-	if marked {
+	if isWarning {
 		mark = "!"
 	}
-	if len(pod) > name {
+	if len(pod) > podWidth {
 		mark, pod = mark+" "+pod+"\n ", ""
 	}
-	return strings.TrimRight(fmt.Sprintf("%s %-*s %-11s %-12s %-16s %s", mark, name, pod, owner, grace, budget, local), " ")
+	return strings.TrimRight(fmt.Sprintf("%s %-*s %-11s %-12s %-16s %s", mark, podWidth, pod, owner, grace, budget, emptyDir), " ")
 }
 
 // patience is how long after the deadline a rehearsal waits for the outcome.
 const patience = time.Minute
 
-// simulate runs an agent as the daemon has it, but without webhook, Kubernetes Events, logind and AWS. Its node is in a simulated cluster, and a
-// simulated metadata service announces a spot interruption once the agent polls it. The error is one for exit status 1 if the drain was out of time.
+// simulate runs an agent as the daemon has it, but without webhook, Kubernetes Events, logind and AWS. The agent's node is in a simulated cluster. A
+// simulated metadata service announces a spot interruption once the agent polls it. simulate returns cli.ErrReported if the node was not drained
+// in time.
 func simulate(ctx context.Context, cfg config.Config, notice time.Duration, lines *timeline) error {
 	cfg.DryRun = false // Nothing real can be harmed.
 	bootID, err := record.BootID("/")
 	if err != nil {
 		return err
 	}
-	kubelet, shut, err := simulateCluster(bootID)
+	kubelet, shutCluster, err := simulateCluster(bootID)
 	if err != nil {
 		return err
 	}
-	defer shut()
-	metadata, watched := standin.New(), make(chan struct{})
-	endpoint, shut, err := serve(metadata)
+	defer shutCluster()
+	metadata, polls := standin.New(), make(chan struct{}) // polls is closed when the agent polls the metadata service
+	endpoint, shutMetadata, err := serve(metadata)
 	if err != nil {
 		return err
 	}
-	defer shut()
+	defer shutMetadata()
 	rules := policyOf(cfg)
 	options := metadataOptions(cfg, bootID, rules)
 	options.Endpoint = endpoint
-	options.Scoped = func(imds.Scope) { close(watched) }
+	options.Scoped = func(imds.Scope) { close(polls) }
 	source, err := newSource(options)
 	if err != nil {
 		return err
 	}
 	settled, ended := make(chan event.Outcome, 1), make(chan struct{})
-	const shutdowns = false // No logind announces any.
+	const shutdowns = false // No source asks logind about shutdowns.
 	nth := agent.New(agent.Config{
 		Sources:   []agent.Source{source},
 		Node:      newLocalNode(kubelet, cfg, nil, nil),
@@ -242,8 +247,8 @@ func simulate(ctx context.Context, cfg config.Config, notice time.Duration, line
 	}()
 	defer func() { stop(); <-ended }()
 	select {
-	case <-watched:
-	case <-ended: // ctx has ended.
+	case <-polls:
+	case <-ended: // ctx has ended, which the next select reports.
 	}
 	ends := time.Now().Add(notice).Round(time.Second)
 	lines.begin(ends)
@@ -252,25 +257,26 @@ func simulate(ctx context.Context, cfg config.Config, notice time.Duration, line
 	case outcome := <-settled:
 		return lines.conclude(outcome, rules)
 	case <-time.After(notice + patience):
-		return errors.New("the time of the notice is over, and nth does not say what came of it")
+		return errors.New("the time of the notice is over, and nth has not reported whether the node is drained")
 	case <-ended:
 		return fmt.Errorf("the rehearsal was ended before it was over: %w", context.Cause(ctx))
 	}
 }
 
-// firstOutcome returns a function for agent.Config.Settled. It sends the first outcome of the spot interruption to a channel with room for one.
+// firstOutcome returns a function for agent.Config.Settled. That function sends the first outcome of the spot interruption to the channel, which has
+// room for one.
 func firstOutcome(to chan<- event.Outcome) func(event.Event, event.Outcome) {
 	return func(ev event.Event, outcome event.Outcome) {
-		if ev.Kind == event.SpotInterruption && outcome != "" {
+		if ev.Kind == event.SpotInterruption && outcome != "" { // "" means that the drain has not ended.
 			select {
 			case to <- outcome:
-			default: // It was sent before.
+			default: // An outcome was sent before.
 			}
 		}
 	}
 }
 
-// simulateCluster serves a simulated cluster until shut is called. It returns the kubelet's identity there.
+// simulateCluster serves a simulated cluster until shut is called. It returns the source of the identity that the kubelet of its node has.
 func simulateCluster(bootID string) (kubelet *identity.Kubelet, shut func(), err error) {
 	url, shut, err := serve(rehearsal.New(bootID))
 	if err != nil {
@@ -281,7 +287,7 @@ func simulateCluster(bootID string) (kubelet *identity.Kubelet, shut func(), err
 	}), shut, nil
 }
 
-// serve serves on a free port of the loopback interface, until shut is called.
+// serve answers HTTP requests with handler, on a free port of the loopback interface, until shut is called.
 func serve(handler http.Handler) (url string, shut func(), err error) {
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -302,9 +308,10 @@ func serve(handler http.Handler) (url string, shut func(), err error) {
 type timeline struct {
 	out io.Writer
 
-	mu           sync.Mutex
-	notice, ends time.Time
-	over         bool
+	mu     sync.Mutex
+	notice time.Time // when the notice was given; zero before
+	ends   time.Time // when EC2 would take the machine
+	over   bool      // the outcome was printed, and nothing more is
 }
 
 // log returns a logger that writes lines of the timeline.
@@ -315,7 +322,7 @@ func (t *timeline) log() *logrus.Entry {
 	return logrus.NewEntry(logger)
 }
 
-// begin prints the head of the timeline. The notice is given now, and ends is when EC2 takes the machine.
+// begin prints the head of the timeline, and starts the times of its lines. It is called when the notice is given. ends is when EC2 takes the machine.
 func (t *timeline) begin(ends time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -323,7 +330,7 @@ func (t *timeline) begin(ends time.Time) {
 	fmt.Fprintf(t.out, "\n%7s  %8s\n", "time", "left")
 }
 
-// troubles are the IDs of the messages that are marked as warnings.
+// troubles are the IDs of the messages that the timeline marks with "!".
 var troubles = map[any]bool{
 	systemd.PodHeld: true, systemd.PodDeleted: true, systemd.DrainIncomplete: true, systemd.DrainLeft: true,
 	systemd.SourceTrouble: true, systemd.IdentityWaiting: true, systemd.StateTrouble: true,
@@ -341,12 +348,12 @@ const (
 	timesWidth    = 21
 )
 
-// Format implements logrus.Formatter. That the event is announced is left out: the next line says what is done about it.
+// Format implements logrus.Formatter. It drops the message that the event is announced: the next message says what nth does about it.
 func (t *timeline) Format(entry *logrus.Entry) ([]byte, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.over || entry.Data[systemd.FieldMessageID] == systemd.EventSeen {
-		return nil, nil
+		return nil, nil // No line is written.
 	}
 	mark, colour, line := " ", "", strings.TrimSpace(entry.Message)
 	switch id := entry.Data[systemd.FieldMessageID]; {
@@ -358,7 +365,7 @@ func (t *timeline) Format(entry *logrus.Entry) ([]byte, error) {
 	if err, found := entry.Data[logrus.ErrorKey]; found {
 		line += fmt.Sprintf(": %s", err)
 	}
-	times := strings.Repeat(" ", timesWidth-len("    ")) // before the notice
+	times := strings.Repeat(" ", timesWidth-len("  ! ")) // before the notice
 	if !t.notice.IsZero() {
 		times = fmt.Sprintf("%5.1f s  %6.1f s", time.Since(t.notice).Seconds(), max(time.Until(t.ends), 0).Seconds())
 	}
@@ -366,7 +373,7 @@ func (t *timeline) Format(entry *logrus.Entry) ([]byte, error) {
 	return []byte(coloured(line, colour, t.out) + "\n"), nil
 }
 
-// coloured returns a line in a colour, unless that is "" or out shows no colours.
+// coloured returns a line in a colour. It returns the line as it is if colour is "" or out shows no colours.
 func coloured(line, colour string, out io.Writer) string {
 	if colour == "" || !daemon.HasColours(out) {
 		return line
@@ -374,13 +381,14 @@ func coloured(line, colour string, out io.Writer) string {
 	return "\x1b[" + colour + "m" + line + "\x1b[0m"
 }
 
-// wrap breaks a line between words so that it fits a terminal. The first line begins at column indent, and the others are indented to it.
+// wrap breaks a line between words so that it fits a terminal. The caller prints the first line at the column indent, to which wrap indents the
+// others.
 func wrap(line string, indent int) string {
 	var b strings.Builder
 	column := indent
 	for i, word := range strings.Fields(line) {
 		switch {
-		case i == 0: // The first word needs no blank before it.
+		case i == 0: // Nothing separates the first word.
 		case column+1+len(word) > terminalWidth:
 			b.WriteString("\n" + strings.Repeat(" ", indent))
 			column = indent
@@ -394,17 +402,16 @@ func wrap(line string, indent int) string {
 	return b.String()
 }
 
-// undrained returns the sentence for settings that do not ask for a drain.
+// undrained returns the sentence which says that the settings ask for no drain, only for action.
 func undrained(action policy.Action) string {
 	return wrap(fmt.Sprintf("The node is not drained, since the settings do not ask for it: events.%s.action is %q.", event.SpotInterruption, action), 0)
 }
 
-// conclude prints what nth has not logged about the outcome. It returns the error for exit status 1 if the drain was out of time, and nil
-// otherwise.
+// conclude ends the timeline, and prints what nth has not logged about the outcome. It returns cli.ErrReported if the node was not drained in time.
 func (t *timeline) conclude(outcome event.Outcome, rules policy.Settings) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.over = true // What an agent logs that is being stopped is dropped.
+	t.over = true // The agent is stopped next, and what it logs then is of no interest.
 	switch outcome {
 	case event.NoDrain:
 		fmt.Fprintln(t.out, "\n"+undrained(rules[event.SpotInterruption].Action))

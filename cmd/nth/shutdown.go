@@ -25,43 +25,43 @@ import (
 // left to other units.
 const stopLimit = 145 * time.Second
 
-// lastWords is how long nth has after the drain in its stop job to report what is left.
-const lastWords = 5 * time.Second
+// reportTime is how long nth has after the drain in its stop job to report what is left.
+const reportTime = 5 * time.Second
 
 // dropInDelay is InhibitDelayMaxSec= in systemd/80-nth.conf.
 const dropInDelay = 150 * time.Second
 
-// tooShort describes a delay that is shorter than dropInDelay, and why that may be.
+// tooShort describes a delay of logind's that is shorter than dropInDelay, and says why logind may have it.
 func tooShort(delay time.Duration) string {
 	return fmt.Sprintf("%s only, not for the %s that 80-nth.conf asks for: another file in logind.conf.d overrides "+
 		"it, or it is not installed", delay, dropInDelay)
 }
 
-// system is what shutdown knows about the host.
+// system describes the host to newShutdown.
 type system struct {
-	host  logind.Host
-	limit time.Duration // for nth's own stop job
+	host  logind.Host   // the host's root directory; "" on the host itself
+	limit time.Duration // the longest drain in nth's own stop job
 }
 
 // shutdown handles shutdowns, hibernation and the power button.
 type shutdown struct {
 	source *logind.Source // nil if shutdowns and hibernation are ignored
 	keys   *powerkey.Keys // nil if nth does not handle the power button
-	// drainsAtStop: when the whole system stops, the daemon runs until the node is drained, as shutdowns are not ignored.
+	// drainsAtStop: the settings do not ignore shutdowns. So when the whole system stops, the daemon runs until the node is drained.
 	drainsAtStop bool
 	system       system
 	log          *logrus.Entry
 
 	mu      sync.Mutex
-	done    func() // is called when the shutdown may proceed; nil unless the daemon has been asked to stop
+	endRun  func() // ends the daemon after its last drain; nil unless the whole system is stopping
 	trouble string // the last error in powering the machine off
 }
 
-// shutdownMargin is how much of the time for a shutdown or a sleep is left unused, so that it continues by itself.
+// shutdownMargin is how much of the time that logind grants before a shutdown or a sleep is left unused.
 const shutdownMargin = 5 * time.Second
 
-// newShutdown returns the handler of shutdowns, by the settings. report is called with nil when logind announces shutdowns, or with the
-// reason why it does not.
+// newShutdown returns the handler of shutdowns, by the settings. The handler calls report with nil when it is known that logind announces shutdowns,
+// and with the reason when logind does not.
 func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Entry, report func(error)) *shutdown {
 	s := &shutdown{system: where, log: log}
 	kinds := slices.DeleteFunc(watched(policyOf(cfg)), func(kind event.Kind) bool { return !kind.Local() })
@@ -89,21 +89,22 @@ func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Ent
 		},
 		Off: lacksNotice,
 	}
-	hasKey := where.host == "" && s.drainsAtStop // In a container, the devices of the power button are out of sight.
-	if hasKey {
+	seesKey := where.host == "" && s.drainsAtStop // A container does not see the devices of the power button.
+	if seesKey {
 		options.Key = &logind.KeyOptions{Held: s.reportPowerKey, Trouble: s.cannotPowerOff}
 	}
 	s.source = logind.New(options)
 	switch {
-	case hasKey && wantsPowerKey(cfg):
+	case seesKey && wantsPowerKey(cfg):
 		s.keys = &powerkey.Keys{Listening: s.source.ListenToKey, Pressed: s.pressed}
-	case hasKey:
-		s.source.ListenToKey(false)
+	case seesKey: // By the settings, nth leaves the button to logind.
+		const listening = false
+		s.source.ListenToKey(listening)
 	}
 	return s
 }
 
-// startLog returns the log for messages about how shutdowns are handled here, with the message ID of a start.
+// startLog returns the log for messages about how nth handles shutdowns on this host. They have the message ID of a start.
 func (s *shutdown) startLog() *logrus.Entry {
 	return s.log.WithField(systemd.FieldMessageID, systemd.Started)
 }
@@ -114,7 +115,8 @@ func wantsPowerKey(cfg config.Config) bool {
 	return policy.Action(c.Action) == policy.Drain && c.PowerKey == "nth" && !cfg.DryRun
 }
 
-// listen reads the power button, if nth can handle it, until ctx ends or end is called. end waits until nothing is read any more.
+// listen reads the power button in the background until ctx ends or end is called. end also waits until the reading has ended. If nth does not
+// handle the button, listen does nothing.
 func (s *shutdown) listen(ctx context.Context) (end func()) {
 	if s.keys == nil {
 		return func() {}
@@ -125,15 +127,15 @@ func (s *shutdown) listen(ctx context.Context) (end func()) {
 	return func() { stop(); ended.Wait() }
 }
 
-// pressed passes a press of the power button on to the source, and logs it.
+// pressed logs a press of the power button, and makes the source announce a shutdown for the press. s.keys calls it.
 func (s *shutdown) pressed(at time.Time) {
 	s.source.Pressed(at)
 	s.log.WithField(systemd.FieldMessageID, systemd.PowerButton).
 		Warnf("the power button was pressed at %s", at.UTC().Format("15:04:05.000Z"))
 }
 
-// reportPowerKey logs which process handles the power button, and what the kubelet does then. held: nth does. why is why nth does not, if it
-// wants to.
+// reportPowerKey logs which process handles the power button, and what the kubelet does at a shutdown. held says that nth handles the button.
+// Otherwise logind does, and why is what prevents nth; "" if the settings leave the button to logind. It implements logind.KeyOptions.Held.
 func (s *shutdown) reportPowerKey(held bool, why string) {
 	handler := "logind, which announces the shutdown to nth and the kubelet at once"
 	switch {
@@ -155,7 +157,7 @@ func kubeletsPart(k identity.GracefulShutdown) string {
 		"nth: it asks no disruption budget, and gives pods no more than %s, critical ones %s", k.Period-k.Critical, k.Critical)
 }
 
-// cannotPowerOff logs an error in powering the machine off, unless the last one was the same.
+// cannotPowerOff logs an error in powering the machine off, unless the error before was the same. It implements logind.KeyOptions.Trouble.
 func (s *shutdown) cannotPowerOff(err error) {
 	s.mu.Lock()
 	changed := s.trouble != err.Error()
@@ -163,11 +165,11 @@ func (s *shutdown) cannotPowerOff(err error) {
 	s.mu.Unlock()
 	if changed {
 		s.log.WithField(systemd.FieldMessageID, systemd.PowerButton).
-			Errorf("cannot power the machine off: %s", err)
+			Errorf("cannot power the machine off: %s; retrying", err)
 	}
 }
 
-// sources returns logind as a source of events for the agent; nil if logind announces nothing.
+// sources returns logind as a source of events for the agent; nil if the settings ignore shutdowns and hibernation.
 func (s *shutdown) sources() []agent.Source {
 	if s.source == nil {
 		return nil
@@ -175,33 +177,34 @@ func (s *shutdown) sources() []agent.Source {
 	return []agent.Source{s.source}
 }
 
-// settled lets a shutdown or hibernation proceed once its event has an outcome, whatever that is.
+// settled lets a shutdown or hibernation proceed when its event has an outcome, whatever the outcome is. The agent calls it for every event.
 func (s *shutdown) settled(ev event.Event, outcome event.Outcome) {
-	if !ev.Kind.Local() || outcome == "" { // EC2 has announced it, or there is still something to do.
+	if !ev.Kind.Local() || outcome == "" { // EC2 has announced the event, or the drain has not ended.
 		return
 	}
 	s.source.Release(ev.Kind)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.done != nil && ev.Kind == event.Shutdown { // The system is stopping, and the daemon has run on only for this drain.
-		s.done()
+	if s.endRun != nil && ev.Kind == event.Shutdown { // The system is stopping, and the daemon still runs only for this drain.
+		s.endRun()
 	}
 }
 
-// outlive returns the context for the daemon to run in. Usually it ends with ctx. If the whole system is stopping then, it ends when the drain is
-// settled, or when the time of nth's stop job is nearly over. stop ends it at once.
+// outlive returns the context for the daemon to run in. Usually it ends with ctx. If ctx ends because the whole system stops, it ends after the
+// drain, or when the time of nth's stop job is nearly over. The CancelFunc ends it at once.
 func (s *shutdown) outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() {
-		if reload := errors.Is(context.Cause(ctx), daemon.ErrReload); reload || s.source == nil || !s.drainsAtStop || !s.source.GoingDown(running) {
+		isReload := errors.Is(context.Cause(ctx), daemon.ErrReload)
+		if isReload || !s.drainsAtStop || !s.source.GoingDown(running) {
 			stop()
 			return
 		}
 		s.mu.Lock()
-		s.done = stop
+		s.endRun = stop
 		s.mu.Unlock()
 		s.source.Stopping(s.system.limit)
-		time.AfterFunc(s.system.limit+lastWords, stop)
+		time.AfterFunc(s.system.limit+reportTime, stop)
 	})
 	return running, stop
 }

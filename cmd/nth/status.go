@@ -33,12 +33,12 @@ type statusReporter struct {
 
 	mu       sync.Mutex
 	shown    time.Time // when the last status came; with a monotonic reading
-	watching bool      // by isWatching for that status
+	watching bool      // isWatching of the last status
 	identity state.IdentityStatus
 	degraded []string
 	off      map[string]string // what does not work, such as a kind of event, and why
-	// target is the instance's target state in its Auto Scaling group, and hook what is known of the group's hooks.
-	target, hook string
+	target   string            // the instance's target state in its Auto Scaling group; "" if unknown
+	hook     string            // the last report about the group's lifecycle hooks
 }
 
 // newStatusReporter returns a reporter. degraded lists faults in the settings.
@@ -56,7 +56,7 @@ func newStatusReporter(file *record.StatusFile, meter *metrics.Metrics, degraded
 	return b
 }
 
-// Show implements agent.StatusWriter.
+// Show implements agent.StatusWriter: it completes the agent's status, and passes it on. A document that is off is not shown as polled.
 func (b *statusReporter) Show(s state.Status) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -68,18 +68,18 @@ func (b *statusReporter) Show(s state.Status) {
 	for _, what := range slices.Sorted(maps.Keys(b.off)) {
 		s.Off = append(s.Off, state.OffStatus{What: what, Why: b.off[what]})
 	}
-	// The documents are the agent's, which compares them with the next status.
+	// The agent compares its documents with those of the next status, so they are cloned.
 	s.Documents = slices.DeleteFunc(slices.Clone(s.Documents), func(d state.DocumentStatus) bool {
 		return !d.Kind.Local() && b.off[string(d.Kind)] != ""
 	})
 	b.shown, b.watching = time.Now(), isWatching(s)
 	b.meter.Show(s)
-	if !b.cfg.DryRun || record.Holder(b.cfg.RuntimeDirectory) == 0 { // A dry run leaves the file to the service while that runs.
+	if !b.cfg.DryRun || record.Holder(b.cfg.RuntimeDirectory) == 0 { // A dry run writes the file only while no service runs.
 		b.file.Show(s)
 	}
 }
 
-// isWatching reports whether nth has an identity and can poll all documents, and has not stopped.
+// isWatching reports whether nth has an identity, polls all documents without trouble, and has not stopped.
 func isWatching(s state.Status) bool {
 	return s.Node != "" && s.Identity.Trouble == "" && s.Stopped.IsZero() &&
 		!slices.ContainsFunc(s.Documents, func(d state.DocumentStatus) bool { return d.Trouble != "" || d.LastGood.IsZero() })
@@ -92,17 +92,17 @@ func (b *statusReporter) alive() bool {
 	return b.watching && time.Since(b.shown) < longestSilence
 }
 
-// set makes a change with b.mu held. The next Show reports it.
+// set calls change with b.mu held. The next Show reports what was changed.
 func (b *statusReporter) set(change func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	change()
 }
 
-// setOff sets why a kind of event, or "nth drain", does not work; "" if it does. A kind that the settings ignore stays off.
+// setOff sets why a kind of event, or "nth drain", does not work; why is "" if it works. A kind that the settings ignore stays off.
 func (b *statusReporter) setOff(what, why string) {
 	switch {
-	case b.rules[event.Kind(what)].Action == policy.Ignore:
+	case b.rules[event.Kind(what)].Action == policy.Ignore: // newStatusReporter has set the reason.
 	case why == "":
 		b.set(func() { delete(b.off, what) })
 	default:
@@ -110,7 +110,7 @@ func (b *statusReporter) setOff(what, why string) {
 	}
 }
 
-// setScope sets which kinds are not polled for on this instance.
+// setScope marks the kinds as off that are not polled on an instance of this life cycle.
 func (b *statusReporter) setScope(scope imds.Scope) {
 	for _, kind := range event.PolledKinds() {
 		if !slices.Contains(scope.Kinds, kind) {
@@ -119,7 +119,7 @@ func (b *statusReporter) setScope(scope imds.Scope) {
 	}
 }
 
-// setNoNotice sets why logind does not announce shutdowns and hibernation; nil if it does.
+// setNoNotice sets why logind does not announce shutdowns and hibernation; err is nil if logind does.
 func (b *statusReporter) setNoNotice(err error) {
 	why := ""
 	if err != nil {

@@ -22,14 +22,15 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// runDaemon makes the parts of the daemon and runs them until ctx ends. If the whole system is stopping then, they run until the node is drained.
+// runDaemon makes the parts of the daemon and runs them until ctx ends. If ctx ends because the whole system stops, they run until the node is
+// drained.
 func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config]) error {
 	cfg, log, service := d.Config, d.Log, d.Service
 	bootID, err := record.BootID("/")
 	if err != nil {
 		return err
 	}
-	var metadata *imds.Source
+	var metadata *imds.Source // is set below, before the metrics ask for it
 	meter := daemon.NewMetrics("nth", &cfg.Common, log, metrics.Options{Stuck: func() error { return metadata.Stalled() }})
 	file := record.NewStatusFile(cfg.RuntimeDirectory, func(err error) { log.Warn(err) })
 	board := newStatusReporter(file, meter, d.Degraded, cfg)
@@ -71,13 +72,14 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config]
 	})
 	running, stop := shutdown.outlive(ctx)
 	defer stop()
-	defer shutdown.listen(running)()
+	endListening := shutdown.listen(running)
+	defer endListening()
 	daemon.RunWith(running, loop.Run, work...)
 	return service.Err()
 }
 
-// lockDaemon makes this process the only daemon on this machine until unlock is called. The error is that of a daemon that runs already. A dry
-// run may run at the same time as the service, and takes no lock.
+// lockDaemon makes this process the only daemon on this machine until unlock is called. It returns an error if another daemon runs, but not if
+// the lock cannot be used. A dry run may run at the same time as the service, and takes no lock.
 func lockDaemon(cfg config.Config, log *logrus.Entry) (unlock func(), err error) {
 	if cfg.DryRun {
 		return func() {}, nil
@@ -96,7 +98,7 @@ func lockDaemon(cfg config.Config, log *logrus.Entry) (unlock func(), err error)
 // booted returns when this boot began, by the wall clock as it is set now.
 func booted() time.Time { return time.Now().Add(-record.Uptime()) }
 
-// metadataOptions returns what to poll of the metadata service, by the settings.
+// metadataOptions returns how the metadata service is polled, by the settings. Only documents of kinds that the rules do not ignore are polled.
 func metadataOptions(cfg config.Config, bootID string, rules policy.Settings) imds.Options {
 	return imds.Options{
 		Endpoint:   cfg.IMDS.Endpoint,
@@ -107,13 +109,14 @@ func metadataOptions(cfg config.Config, bootID string, rules policy.Settings) im
 	}
 }
 
-// newSource returns a metadata source, which honours the environment variable that AWS's SDKs have for the endpoint mode.
+// newSource returns a metadata source. It takes the endpoint mode, IPv4 or IPv6, from the environment variable that AWS's SDKs have for it.
 func newSource(opts imds.Options) (*imds.Source, error) {
 	opts.EndpointMode = strings.TrimSpace(os.Getenv(imds.EndpointModeVariable))
 	return imds.New(opts)
 }
 
-// unwatched lists the kinds that are not watched: those that the settings ignore, and the local ones unless logind announces shutdowns.
+// unwatched lists the kinds that no source looks for: those that the settings ignore, and the local ones if no source asks logind. shutdowns says
+// that a source does.
 func unwatched(rules policy.Settings, shutdowns bool) []event.Kind {
 	kinds := watched(rules)
 	return slices.DeleteFunc(event.Kinds(), func(kind event.Kind) bool {
@@ -153,12 +156,12 @@ Runs until it gets SIGTERM or SIGINT; a second one ends it at once.`,
 	return cmd
 }
 
-// policyOf returns the rules for all kinds of events. Deadlines at which EC2 or the system takes the machine in any case are hard.
+// policyOf turns the settings into the rules for all kinds of events. A deadline is hard if EC2 or the system takes the machine then in any case.
 func policyOf(c config.Config) policy.Settings {
 	rules := daemon.Rules(c.Events.Announced)
 	for kind, rule := range rules {
 		rule.WithdrawnAfter = c.IMDS.WithdrawnAfter
-		if kind == event.ScheduledMaintenance { // EC2's history of it lags by an hour.
+		if kind == event.ScheduledMaintenance { // EC2's history of maintenance lags by an hour. Until it has the event, the event only seems withdrawn.
 			rule.WithdrawnAfter *= 120
 		}
 		rules[kind] = rule

@@ -23,7 +23,7 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// limit is how long a check may take as a whole: an image build must not hang.
+// limit is how long all checks may take together: an image build must not hang.
 const limit = time.Minute
 
 // List prints findings as they come, or as JSON at the end, and counts them.
@@ -35,7 +35,8 @@ type List struct {
 	findings []finding
 }
 
-// Command returns the command "check" of a program. examine adds its findings to the list, after those about the settings.
+// Command returns the command "check" of a program. The command adds findings about the settings to the list, and then calls examine for the others.
+// With invalid settings it does not call examine.
 func Command[C any, P config.Pointer[C]](
 	p settings.Program[C, P], short, long string, examine func(ctx context.Context, list *List, cfg C),
 ) *cobra.Command {
@@ -62,8 +63,8 @@ func Command[C any, P config.Pointer[C]](
 		if len(loaded.Files) == 0 {
 			l.OK("settings", "the defaults; there is no %s", p.File)
 		}
-		for _, read := range loaded.Files {
-			l.OK("settings", "read %s", read)
+		for _, file := range loaded.Files {
+			l.OK("settings", "read %s", file)
 		}
 		for _, ignored := range loaded.Ignored {
 			l.Warn("settings", "ignored %s", ignored)
@@ -80,6 +81,7 @@ func Command[C any, P config.Pointer[C]](
 	return cmd
 }
 
+// finding is one line of the output.
 type finding struct {
 	Verdict string `json:"verdict"`
 	Subject string `json:"subject"`
@@ -104,15 +106,15 @@ func (l *List) Fail(subject, format string, args ...any) { l.add(failure, subjec
 
 // add keeps a finding. It prints the finding as one line, unless the output is JSON.
 func (l *List) add(verdict, subject, format string, args []any) {
-	found := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ") // Errors of a YAML parser have several lines.
-	f := finding{verdict, subject, text.Visible(found, text.Page)}
+	oneLine := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ") // Errors of a YAML parser have several lines.
+	f := finding{verdict, subject, text.Visible(oneLine, text.Page)}
 	l.findings = append(l.findings, f)
 	if !l.asJSON {
 		fmt.Fprintf(l.out, "%-4s  %-10s  %s\n", f.Verdict, f.Subject, f.Text)
 	}
 }
 
-// end prints the summary, and returns an error for exit status 1 if anything has failed.
+// end prints the summary, and with --json all findings. It returns cli.ErrReported if anything has failed.
 func (l *List) end() error {
 	count := map[string]int{}
 	for _, f := range l.findings {
@@ -137,7 +139,8 @@ func (l *List) end() error {
 	return nil
 }
 
-// Right reports whether the program has a right, which it needs, or can do without if it is optional. why completes "it is needed".
+// Right reports whether the program has a right in the cluster, by allowed. A missing right is a failure, or a warning if it is optional. why completes
+// "it is needed".
 func (l *List) Right(name, why string, optional, allowed bool) {
 	switch {
 	case allowed:
@@ -149,8 +152,8 @@ func (l *List) Right(name, why string, optional, allowed bool) {
 	}
 }
 
-// Rights tries rights at AWS, and reports under a subject which of them are missing: as failures if the program needs them, and otherwise as
-// warnings.
+// Rights tries rights at AWS, and reports under a subject whether the program has them. A missing right is a failure if needed is set, and otherwise a
+// warning.
 func (l *List) Rights(ctx context.Context, subject string, needed bool, rights []role.Right) {
 	report := l.Warn
 	if needed {
@@ -160,7 +163,7 @@ func (l *List) Rights(ctx context.Context, subject string, needed bool, rights [
 		switch allowed, err := r.Allowed(ctx); {
 		case err != nil:
 			report(subject, "%s", err)
-			return // The others would take as long to say the same.
+			return // AWS is out of reach, so the other rights would run into the same error.
 		case allowed:
 			l.OK(subject, "%s", r.Name)
 		default:
@@ -169,14 +172,15 @@ func (l *List) Rights(ctx context.Context, subject string, needed bool, rights [
 	}
 }
 
-// Hush silences client-go: a command reports the errors that client-go returns.
+// Hush drops what client-go logs. Commands call it, as they print the errors that client-go returns.
 func Hush() {
 	silent := logrus.New()
 	silent.SetOutput(io.Discard)
 	daemon.RouteKlog(logrus.NewEntry(silent))
 }
 
-// Webhook reports what is wrong with the webhook. If the command has the flag --webhook, it posts a test message with the name of the node.
+// Webhook reports what is wrong with the webhook's settings. With the flag --webhook, it also posts a test message. node is in that message; "" if the
+// node is unknown.
 func (l *List) Webhook(ctx context.Context, cfg config.Webhook, node string) {
 	to, faults := settings.Webhook(cfg, l.program)
 	for _, fault := range faults {
@@ -191,7 +195,7 @@ func (l *List) Webhook(ctx context.Context, cfg config.Webhook, node string) {
 			return
 		}
 		l.OK("webhook", "test message delivered")
-	case len(faults) > 0: // They have been reported.
+	case len(faults) > 0: // Each fault was reported above.
 	case to == nil:
 		l.OK("webhook", "no webhook configured")
 	default:
@@ -199,7 +203,7 @@ func (l *List) Webhook(ctx context.Context, cfg config.Webhook, node string) {
 	}
 }
 
-// postTest posts the template's rendering of a test notice. program and node say in it who sends it.
+// postTest posts a test notice, rendered with the template. The notice says which program and node send it.
 func postTest(ctx context.Context, to *notify.WebhookOptions, program, node string) error {
 	sender := program + " check --webhook"
 	if host, err := os.Hostname(); err == nil {
@@ -211,7 +215,7 @@ func postTest(ctx context.Context, to *notify.WebhookOptions, program, node stri
 		return err
 	}
 	if body == "" {
-		return errors.New("the template renders nothing for it")
+		return errors.New("the template renders nothing for a test notice")
 	}
 	return to.Post(ctx, f.NoticeID, body)
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// silence is how old the status of a running daemon may be, which is written at least every ten seconds.
+// silence is how old the status of a running daemon may be. The daemon writes it at least every ten seconds.
 const silence = time.Minute
 
 // The states of a daemon.
@@ -43,7 +43,7 @@ type report struct {
 	name string
 }
 
-// examine returns the state of the daemon of that name at the time now, by the status in its runtime directory.
+// examine returns the state of the daemon of that name at the time now. It reads the status that the daemon keeps in its runtime directory dir.
 func examine(name, dir string, now time.Time) report {
 	status, err := record.ReadStatus(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -64,8 +64,8 @@ func examine(name, dir string, now time.Time) report {
 	return found
 }
 
-// Running returns the last status of the daemon of that name, from its runtime directory. why is "" if the daemon runs. Otherwise it says that the
-// daemon does not run or hangs, so that the status is old or the zero value.
+// Running returns the last status of the daemon of that name, from its runtime directory. why is "" if the daemon runs. Otherwise why says that the
+// daemon does not run or hangs: then the status is old, or the zero value.
 func Running(name, dir string) (status state.Status, why string) {
 	found := examine(name, dir, time.Now())
 	if found.Status == nil {
@@ -74,29 +74,30 @@ func Running(name, dir string) (status state.Status, why string) {
 	return *found.Status, found.Why
 }
 
-// startupTime is how long a daemon may take after its start until its status is complete, and startupPoll how often that is read meanwhile.
+// startupTime is how long a daemon may take after its start until its status is complete. startupPoll is the time between two looks at the status.
 const (
 	startupTime = 15 * time.Second
 	startupPoll = 250 * time.Millisecond
 )
 
-// AwaitStart is Running, but waits for a daemon that has just started until its status is complete.
+// AwaitStart is Running, but waits for a daemon that has just started, until complete returns true for its status or startupTime is over.
 func AwaitStart(ctx context.Context, name, dir string, complete func(state.Status) bool) (status state.Status, why string) {
 	for {
 		status, why = Running(name, dir)
-		if why != "" || complete(status) || time.Since(status.Started) > startupTime || !loop.Await(ctx, nil, startupPoll) {
+		starting := why == "" && time.Since(status.Started) <= startupTime
+		if !starting || complete(status) || !loop.Await(ctx, nil, startupPoll) {
 			return status, why
 		}
 	}
 }
 
-// alive reports whether there is a process with this ID.
+// alive reports whether a process with this ID exists.
 func alive(pid int) bool {
 	err := syscall.Kill(pid, 0)
 	return pid > 0 && (err == nil || errors.Is(err, syscall.EPERM)) // EPERM: the process is another user's.
 }
 
-// writeJSON writes a value as JSON for programs.
+// writeJSON writes a value as indented JSON.
 func writeJSON(w io.Writer, value any) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
@@ -112,7 +113,7 @@ func moment(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05 UTC")
 }
 
-// writeText writes a report for operators: the sentence first, then a table of details.
+// writeText writes a report for operators: first why the daemon does not run, if it does not, then the status's sentence, then a table of details.
 func writeText(w io.Writer, found report) {
 	if found.Why != "" {
 		fmt.Fprintln(w, text.Visible(found.Why, text.Page))
@@ -190,8 +191,8 @@ func eventLine(e state.EventStatus) string {
 	return line
 }
 
-// StatusCommand returns the command "status" of a program. Unless a file is named, invalid settings are no error: the daemon may be running with
-// those that it had before.
+// StatusCommand returns the command "status" of a program. Invalid settings end it only if --config names their file: the daemon may still be running
+// with the settings from before.
 func StatusCommand[C any, P config.Pointer[C]](p settings.Program[C, P], long string) *cobra.Command {
 	cmd := &cobra.Command{Use: "status", Short: "show what the daemon does", Long: long, Args: cobra.NoArgs}
 	path := p.ConfigFlag(cmd)
@@ -201,7 +202,7 @@ func StatusCommand[C any, P config.Pointer[C]](p settings.Program[C, P], long st
 		if err != nil && *path != "" {
 			return err
 		}
-		if err != nil { // The defaults say where the status is.
+		if err != nil { // The status is looked for in the default runtime directory.
 			fmt.Fprintln(cmd.ErrOrStderr(), err)
 		}
 		found := examine(p.Name, P(&l.Config).Base().RuntimeDirectory, time.Now())

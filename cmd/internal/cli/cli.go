@@ -1,5 +1,5 @@
-// Package cli runs the command tree of a program, which is made of cobra's commands: errors, exit statuses and the version are the same
-// for all programs.
+// Package cli runs the command tree of a program, which is made of cobra's commands. Errors, exit statuses and the version have the same form in
+// all programs.
 //
 // Only cobra's built-in texts are used. A template of our own (SetUsageTemplate and the like) would link text/template, and with it every
 // method of every type.
@@ -28,7 +28,7 @@ const (
 	ExitConfig = 78
 )
 
-// ConfigError holds what is wrong with the configuration, with one line for each fault. It ends a program with status 78.
+// ConfigError holds what is wrong with the configuration. Its text has one line for each fault. A program that ends with it has status 78.
 type ConfigError struct{ Fault error }
 
 func (e ConfigError) Error() string { return e.Fault.Error() }
@@ -36,7 +36,8 @@ func (e ConfigError) Error() string { return e.Fault.Error() }
 // Unwrap returns the faults.
 func (e ConfigError) Unwrap() error { return e.Fault }
 
-// ErrReported ends a program with status 1, or 78 within a ConfigError, without another message.
+// ErrReported is returned by a command that has printed what is wrong. The program then ends without another message, with status 1, or with 78 if a
+// ConfigError holds it.
 var ErrReported = errors.New("reported already")
 
 // Root returns the root of a program's commands, to which it adds "version".
@@ -60,11 +61,11 @@ func Root(name, short, long string, commands ...*cobra.Command) *cobra.Command {
 	return root
 }
 
-// Run runs the command that args name, and returns the exit status. It writes an error about the command line itself, and calls complain with any
-// other error that ends the command.
+// Run runs the command that args name, and returns the exit status of the program. It prints an error about the command line itself, and calls
+// complain with any other error that ends the command.
 func Run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer, complain func(stderr io.Writer, err error)) int {
 	cobra.EnableCommandSorting = false
-	root.SetArgs(append([]string{}, args...)) // This is never nil, for which cobra would use the arguments of the process.
+	root.SetArgs(append([]string{}, args...)) // cobra takes nil for the arguments of the process, and this slice is never nil.
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	if len(args) == 0 && !root.Runnable() { // The command line names no command.
@@ -73,13 +74,14 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr
 		_ = root.ExecuteContext(ctx) // Printing the help cannot fail.
 		return ExitUsage
 	}
-	accepted := false // cobra has accepted the command line
+	accepted := false // cobra has accepted the command line, and has begun to run a command
 	root.PersistentPreRun = func(*cobra.Command, []string) { accepted = true }
 	cmd, err := root.ExecuteContextC(ctx)
 	switch {
 	case err == nil:
 		return ExitOK
 	case !accepted:
+		// cobra lists similar commands on lines of their own. Here they become part of the one line.
 		why := strings.NewReplacer("\n\nDid you mean this?\n\t", "; did you mean ", "\n\t", " or ").Replace(strings.TrimSpace(err.Error()))
 		fmt.Fprintf(stderr, "%s: %s; see \"%[1]s --help\"\n", cmd.CommandPath(), text.Visible(why, text.Line))
 		return ExitUsage
@@ -92,14 +94,14 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr
 	return ExitError
 }
 
-// Flag defines a flag with a value. kind is how the help text calls the value, such as DURATION. parse stores the value, or returns what is
-// wrong with it.
+// Flag defines a flag with a value. kind is the name of the value in the help text, such as DURATION. parse stores the value, or returns what is wrong
+// with it.
 func Flag(cmd *cobra.Command, name, kind, usage string, parse func(value string) error) {
 	cmd.Flags().Var(&flagValue{kind: kind, parse: parse}, name, usage)
 }
 
-// FileFlag defines a flag that names a file, and returns a pointer to the name, which is "" without the flag. It refuses an empty name, which
-// is probably a shell variable that was never set.
+// FileFlag defines a flag that names a file, and returns a pointer to the name. Without the flag, the name is "". The flag refuses an empty name, which
+// is probably from a shell variable that was never set.
 func FileFlag(cmd *cobra.Command, name, usage string) *string {
 	file := new(string)
 	Flag(cmd, name, "FILE", usage, func(value string) error {
@@ -124,9 +126,9 @@ func (v *flagValue) Type() string          { return v.kind }
 // Set by the linker, with -ldflags "-X <this package>.version=... -X <this package>.commit=...".
 var version, commit string
 
-// BuildVersion returns the version and the commit of this program, or "unknown". Without the linker's, the version is that of Go's build information,
-// which names the commit.
-func BuildVersion() (string, string) {
+// BuildVersion returns the version and the commit of this program, each "unknown" if it is. A build without the linker's version has the version
+// in Go's build information, which contains the commit.
+func BuildVersion() (versionOrUnknown, commitOrUnknown string) {
 	v := version
 	if info, ok := debug.ReadBuildInfo(); ok {
 		v = cmp.Or(v, info.Main.Version)

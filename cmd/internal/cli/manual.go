@@ -9,19 +9,16 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// addManual adds a hidden command, with which packaging/build writes what is installed with the program:
-//
-//	manual NOTES OUTPUT
-//
-// writes a manual page for each command into the directory OUTPUT/man, and the completions of each shell into OUTPUT/completions. NOTES is
-// a file with the description, and more sections, of the program's own page, in Markdown.
+// addManual adds a hidden command, "manual NOTES OUTPUT". It writes a manual page for each command into the directory OUTPUT/man, and the completions
+// of each shell into OUTPUT/completions. NOTES is a Markdown file: the description, and more sections, of the program's own page. packaging/build
+// runs the command.
 func addManual(root *cobra.Command) {
 	root.AddCommand(&cobra.Command{Use: "manual", Hidden: true, Args: cobra.ExactArgs(2), RunE: func(_ *cobra.Command, args []string) error {
 		return writeManual(root, args[0], args[1])
 	}})
 }
 
-// writeManual writes the manual pages and the completions: see addManual.
+// writeManual writes the manual pages and the completions, as addManual describes them.
 func writeManual(root *cobra.Command, notes, output string) error {
 	more, err := os.ReadFile(notes)
 	if err != nil {

@@ -27,24 +27,25 @@ type Daemon[C any] struct {
 	Service  Service
 }
 
-// ErrReload is the cause for which the context of a daemon ends if it is to begin again with other settings.
+// ErrReload is the cause of the end of a daemon's context (context.Cause) if the daemon is to begin again with other settings.
 var ErrReload = errors.New("the settings have changed")
 
-// Service is the service manager of a daemon. Stopping is not reported if the daemon only begins again.
+// Service reports the state of a daemon to the service manager.
 type Service struct {
 	*systemd.Notifier
-	ctx context.Context // of the daemon
+	ctx context.Context // the daemon's
 }
 
-// Stopping reports that the service has begun to stop.
+// Stopping reports that the service has begun to stop. It reports nothing if the daemon only begins again with other settings.
 func (s Service) Stopping() {
 	if !errors.Is(context.Cause(s.ctx), ErrReload) {
 		s.Notifier.Stopping()
 	}
 }
 
-// Run reads the settings and calls run, which is the daemon of that name. A signal that asks to stop ends the context of run. So does SIGHUP after a
-// change of the settings: then Run calls run again, with the new ones, or with those before if its error is a cli.ConfigError. stderr is what it logs to unless it logs to the journal.
+// Run reads the settings and calls run, which is the daemon of that name. A signal that asks to stop ends the context of run, and then Run. SIGHUP
+// also ends the context of run, if the settings are valid then: Run calls run again with the new settings. If run refuses these with a
+// cli.ConfigError, Run calls it again with the settings from before. The log goes to stderr unless it goes to the journal.
 func Run[C any, P config.Pointer[C]](
 	ctx context.Context, name string, read func() (config.Loaded[C], error), stderr io.Writer,
 	run func(context.Context, *Daemon[C]) error,
@@ -54,14 +55,14 @@ func Run[C any, P config.Pointer[C]](
 	if err != nil {
 		return err
 	}
-	// Without a channel for it, a SIGHUP ends the process. Several in quick succession may become one.
+	// Without a channel for SIGHUP, the signal would end the process. Several in quick succession may become one.
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
 	ctx, stop := UntilSignal(ctx)
 	defer stop()
 	notifier := &systemd.Notifier{}
-	var before *config.Loaded[C] // the settings before a reload
+	var before *config.Loaded[C] // the settings before the last reload; nil if there was none, or if its settings were refused
 	for {
 		log := logrus.NewEntry(NewLogger(name, P(&current.Config).Base().Log, stderr))
 		RouteKlog(log)
@@ -75,14 +76,15 @@ func Run[C any, P config.Pointer[C]](
 			end(ErrReload)
 		})
 		err := run(running, &Daemon[C]{Config: current.Config, Degraded: current.Warnings, Log: log, Service: Service{notifier, running}})
-		again := errors.Is(context.Cause(running), ErrReload)
-		end(nil)
-		if _, wrong := errors.AsType[cli.ConfigError](err); wrong && before != nil && !again {
-			sayInvalid(log, err)
+		isReload := errors.Is(context.Cause(running), ErrReload)
+		end(nil) // This ends awaitReload.
+		_, isRefused := errors.AsType[cli.ConfigError](err)
+		if isRefused && before != nil && !isReload { // The last reload was wrong, and no further reload has come.
+			logInvalid(log, err)
 			current, before = *before, nil
 			continue
 		}
-		if err != nil || !again {
+		if err != nil || !isReload {
 			return err
 		}
 		before, current = new(current), <-reloaded
@@ -90,7 +92,8 @@ func Run[C any, P config.Pointer[C]](
 	}
 }
 
-// awaitReload reads the settings at each SIGHUP until ctx ends. It calls apply with valid ones, and returns. Invalid ones change nothing.
+// awaitReload reads the settings at each SIGHUP, until ctx ends or the settings are valid. It calls apply with valid settings, and returns. It logs why
+// others are invalid, and the daemon keeps those that it has.
 func awaitReload[C any](
 	ctx context.Context, hangups <-chan os.Signal, service *systemd.Notifier, log *logrus.Entry,
 	read func() (config.Loaded[C], error), apply func(config.Loaded[C]),
@@ -104,16 +107,16 @@ func awaitReload[C any](
 		service.Reloading()
 		l, err := read()
 		if err == nil {
-			apply(l) // The daemon reports that it is ready when it has begun again.
+			apply(l) // The daemon calls Ready when it has begun again.
 			return
 		}
-		sayInvalid(log, err)
+		logInvalid(log, err)
 		service.Ready()
 	}
 }
 
-// sayInvalid logs why settings that were read at a reload are not used.
-func sayInvalid(log *logrus.Entry, err error) {
+// logInvalid logs why settings that were read at a reload are not used.
+func logInvalid(log *logrus.Entry, err error) {
 	invalid := log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid)
 	for line := range strings.SplitSeq(err.Error(), "\n") {
 		invalid.Error(line)

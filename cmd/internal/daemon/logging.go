@@ -24,12 +24,13 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// NewLogger returns a logger for the program of that name, as the settings ask for. It logs to stderr unless it logs to the journal.
+// NewLogger returns a logger for the program of that name, with the level and the format in the settings. It logs to stderr unless it logs to the
+// journal.
 func NewLogger(name string, cfg config.Log, stderr io.Writer) *logrus.Logger {
 	logger := logrus.New()
-	logger.AddHook(visible{}) // It comes before the journal's hook, which sends what this one has made visible.
+	logger.AddHook(visible{}) // It runs before the hook for the journal, which sends the text that visible has made.
 	logger.SetOutput(stderr)
-	if level, err := logrus.ParseLevel(cfg.Level); err == nil { // An unknown level is a fault that has been reported.
+	if level, err := logrus.ParseLevel(cfg.Level); err == nil { // Reading the settings has refused an unknown level.
 		logger.SetLevel(level)
 	}
 	switch {
@@ -38,7 +39,7 @@ func NewLogger(name string, cfg config.Log, stderr io.Writer) *logrus.Logger {
 	case cfg.Format == "prefix":
 		logger.SetFormatter(lineFormatter{priority: true})
 	case cfg.Format == "journal" || cfg.Format == "auto" && onJournal(stderr):
-		// stderr is the fallback for when the journal does not answer.
+		// The hook writes to stderr only while the journal does not answer.
 		logger.SetOutput(io.Discard)
 		logger.AddHook(systemd.NewJournalHook(name, stderr))
 	default:
@@ -47,13 +48,13 @@ func NewLogger(name string, cfg config.Log, stderr io.Writer) *logrus.Logger {
 	return logger
 }
 
-// visible makes each entry one line of visible text, for every format: messages quote what pods, messages and servers say.
+// visible makes each log entry one line of visible text, in every format: entries quote pods, messages of the queue and servers.
 type visible struct{}
 
 // Levels implements logrus.Hook.
 func (visible) Levels() []logrus.Level { return logrus.AllLevels }
 
-// Fire implements logrus.Hook. The entry is a copy for this message.
+// Fire implements logrus.Hook. It may change the entry, which is logrus's copy for this message.
 func (visible) Fire(entry *logrus.Entry) error {
 	entry.Message = text.Visible(strings.TrimRight(entry.Message, "\n"), text.Page)
 	for name, value := range entry.Data {
@@ -65,7 +66,7 @@ func (visible) Fire(entry *logrus.Entry) error {
 // onJournal reports whether stderr is the standard error of this process, and connected to the journal.
 func onJournal(stderr io.Writer) bool { return stderr == os.Stderr && systemd.OnJournal() }
 
-// HasColours reports whether w is a terminal on which colours are wanted.
+// HasColours reports whether w is a terminal that shows colours, and the environment does not refuse them.
 func HasColours(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
@@ -75,13 +76,14 @@ func HasColours(w io.Writer) bool {
 	return err == nil
 }
 
-// lineFormatter writes log entries as lines for operators, with the time, or with a priority for a journal, which adds the time:
+// lineFormatter writes log entries as lines for operators. A line begins with the time and the level, or with a priority for a journal, which adds
+// the time:
 //
 //	2026-01-31 09:00:00.250  info     cordoned the node  event=spot-… node=ip-10-0-0-1
 //	<6>cordoned the node  event=spot-… node=ip-10-0-0-1
 type lineFormatter struct{ priority bool }
 
-// Format implements logrus.Formatter. NTH_EVENT_ID is event_id for operators.
+// Format implements logrus.Formatter. It shortens the names of nth's fields: NTH_EVENT_ID becomes event_id.
 func (f lineFormatter) Format(entry *logrus.Entry) ([]byte, error) {
 	line, separator := entry.Message, "  "
 	for _, name := range slices.Sorted(maps.Keys(entry.Data)) {
@@ -104,25 +106,25 @@ func (f lineFormatter) Format(entry *logrus.Entry) ([]byte, error) {
 	return fmt.Appendf(nil, "%s  %-7s  %s\n", entry.Time.Format("2006-01-02 15:04:05.000"), entry.Level, line), nil
 }
 
-// libraries is where client-go logs to. klog's logger is set only once, as a pending request may be reading it.
+// klogTo is the log for what client-go logs. klog's own logger is set only once, as a pending request may be reading it.
 var (
-	libraries  atomic.Pointer[logrus.Entry]
-	setLibrary sync.Once
+	klogTo  atomic.Pointer[logrus.Entry]
+	setKlog sync.Once
 )
 
-// RouteKlog logs what client-go logs at the debug level: nth logs the errors that client-go returns.
+// RouteKlog sends what client-go logs to log, from now on, at the debug level: nth logs the errors that client-go returns.
 func RouteKlog(log *logrus.Entry) {
-	libraries.Store(log)
-	setLibrary.Do(func() {
-		klog.SetLogger(funcr.New(func(_, args string) { libraries.Load().Debug(args) }, funcr.Options{}))
+	klogTo.Store(log)
+	setKlog.Do(func() {
+		klog.SetLogger(funcr.New(func(_, args string) { klogTo.Load().Debug(args) }, funcr.Options{}))
 	})
 }
 
 // journalTimeout is how long a program that exits waits for a journal that hangs.
 const journalTimeout = 5 * time.Second
 
-// Complain returns a function that reports the error which ends the program of that name: to the journal if stderr is connected to it,
-// otherwise as plain text.
+// Complain returns a function that reports the error with which the program of that name ends. It reports to the journal if stderr is connected to the
+// journal, and otherwise as plain text.
 func Complain(name string) func(stderr io.Writer, err error) {
 	return func(stderr io.Writer, err error) {
 		if onJournal(stderr) {
@@ -131,7 +133,7 @@ func Complain(name string) func(stderr io.Writer, err error) {
 			return
 		}
 		prefix := name + ": "
-		if isConfigError(err) { // Its lines begin with the file or the setting.
+		if isConfigError(err) { // The lines of such an error begin with the file or the setting.
 			prefix = ""
 		}
 		for _, line := range faults(err) {
@@ -140,20 +142,20 @@ func Complain(name string) func(stderr io.Writer, err error) {
 	}
 }
 
-// ComplainWithPriority is Complain for a stream that leads to a journal, such as that of a host container.
+// ComplainWithPriority is Complain for a stream that leads to a journal, such as the standard output of a host container.
 func ComplainWithPriority(name string) func(stderr io.Writer, err error) {
 	return func(stderr io.Writer, err error) {
 		logFault(NewLogger(name, config.Log{Level: "info", Format: "prefix"}, stderr), err)
 	}
 }
 
-// isConfigError reports whether the configuration is wrong.
+// isConfigError reports whether the error is about the configuration.
 func isConfigError(err error) bool {
 	_, ok := errors.AsType[cli.ConfigError](err)
 	return ok
 }
 
-// faults returns the lines of an error: one for each fault in the configuration, and else a single one.
+// faults returns the lines to report for an error: one line for each fault in the configuration, or a single one for any other error.
 func faults(err error) []string {
 	if isConfigError(err) {
 		return strings.Split(err.Error(), "\n")

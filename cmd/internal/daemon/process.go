@@ -10,19 +10,20 @@ import (
 	"time"
 )
 
-// UntilSignal returns a context that ends with the first SIGTERM or SIGINT, which context.Cause names. The next one ends the program at once.
+// UntilSignal returns a context that ends with the first SIGTERM or SIGINT. context.Cause names the signal. The next signal ends the program at once.
 func UntilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
-	context.AfterFunc(ctx, stop)
+	context.AfterFunc(ctx, stop) // stop restores the default action of the signals, which is to end the program.
 	return ctx, stop
 }
 
-// reportTimeout is how long a program that stops waits for the work of RunWith. All of it needs less, unless a disk hangs, and that must not
+// reportTimeout is how long RunWith waits for the background work when the daemon has ended. All work needs less, unless a disk hangs: a disk must not
 // keep the program from stopping.
 const reportTimeout = 5 * time.Second
 
-// RunWith calls run, which is a daemon, and does some work in the background meanwhile, such as reporting what the daemon does. The work's
-// context ends after run has returned, so that the end is reported, too. Work that hangs is left running after reportTimeout.
+// RunWith calls run, which is a daemon, and meanwhile each function of work in a goroutine of its own. Work is, for example, to report what the daemon
+// does. The work's context ends after run has returned, so that the end of the daemon is reported, too. RunWith then waits for the work, but not
+// longer than reportTimeout.
 func RunWith(ctx context.Context, run func(context.Context), work ...func(context.Context)) {
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var all sync.WaitGroup
@@ -46,8 +47,8 @@ func RunWith(ctx context.Context, run func(context.Context), work ...func(contex
 // default is 100 and at least 4 MB, and nth needs half of that.
 const heapGrowth = 50
 
-// setGCPercent keeps a daemon's heap small, unless GOGC is set in the environment. A collection takes about a millisecond in nth, and
-// its memory is not available to the node's pods. The heap of nth-queue grows with the cluster.
+// setGCPercent keeps a daemon's heap small, unless GOGC is set in the environment. The memory of nth is missing to the node's pods, and a garbage
+// collection takes about a millisecond. The heap of nth-queue grows with the cluster.
 func setGCPercent() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(heapGrowth)

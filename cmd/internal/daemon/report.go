@@ -14,8 +14,8 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// StateDirectory returns the directory for a daemon's state. A dry run has its own: what it has only logged must not count as done
-// later.
+// StateDirectory returns the directory for a daemon's state. A dry run has a directory of its own: what the dry run has only logged must not count
+// as done later.
 func StateDirectory(cfg *config.Common) string {
 	if cfg.DryRun {
 		return filepath.Join(cfg.StateDirectory, "dry-run")
@@ -23,11 +23,12 @@ func StateDirectory(cfg *config.Common) string {
 	return cfg.StateDirectory
 }
 
-// NewWebhook returns the webhook of the daemon of that name, which logs and counts what becomes of its notices.
+// NewWebhook returns the webhook of the daemon of that name, by the settings. It logs and counts whether notices are delivered. Without an address, it
+// posts nothing.
 func NewWebhook(name string, cfg *config.Common, log *logrus.Entry, meter *metrics.Metrics) *notify.Webhook {
 	options := &notify.WebhookOptions{}
-	if to, _ := settings.Webhook(cfg.Webhook, name); to != nil { // Reading the settings has reported the faults.
-		options = to
+	if found, _ := settings.Webhook(cfg.Webhook, name); found != nil { // The faults were reported when the settings were read.
+		options = found
 	}
 	options.DryRun = cfg.DryRun
 	options.Reported = func(r notify.DeliveryResult) {
@@ -37,13 +38,14 @@ func NewWebhook(name string, cfg *config.Common, log *logrus.Entry, meter *metri
 			meter.NoticeLost()
 		case r.Err == nil:
 			meter.Noticed()
-		} // A notice that is tried again is not counted yet.
+		default: // A notice that is retried is not counted yet.
+		}
 	}
 	return notify.NewWebhook(*options)
 }
 
-// logDelivery logs the result of an attempt to deliver a notice. Of the failures of one notice, only the first is a warning, and the others
-// are for debugging. A lost notice is an error.
+// logDelivery logs the result of an attempt to deliver a notice. The first failure of a notice is logged as a warning, and later ones for debugging
+// only. A lost notice is logged as an error.
 func logDelivery(log *logrus.Entry, r notify.DeliveryResult) {
 	log = log.WithField(systemd.FieldEventID, r.Event)
 	trouble := log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble)
@@ -59,7 +61,7 @@ func logDelivery(log *logrus.Entry, r notify.DeliveryResult) {
 	}
 }
 
-// LogHook logs a report about lifecycle hooks.
+// LogHook logs a report about lifecycle hooks. The outcome determines the level and the message ID.
 func LogHook(log *logrus.Entry, n asg.HookReport) {
 	switch n.Outcome {
 	case asg.Trouble:
@@ -73,7 +75,7 @@ func LogHook(log *logrus.Entry, n asg.HookReport) {
 	}
 }
 
-// NewMetrics returns the metrics of the daemon of that name. The options are those that differ between the programs.
+// NewMetrics returns the metrics of the daemon of that name, by the settings. options has what differs between the programs.
 func NewMetrics(name string, cfg *config.Common, log *logrus.Entry, options metrics.Options) *metrics.Metrics {
 	options.Version, options.Commit = cli.BuildVersion()
 	options.DryRun = cfg.DryRun
@@ -95,7 +97,7 @@ func texts[T ~string](values []T) []string {
 	return converted
 }
 
-// CountHooks returns a function that counts requests about lifecycle hooks.
+// CountHooks returns a function that counts requests about lifecycle hooks in the metrics. It is for the option Requested of pkg/asg.
 func CountHooks(m *metrics.Metrics) func(asg.Request, asg.Answer) {
 	return func(what asg.Request, answer asg.Answer) { m.HookRequested(string(what), string(answer)) }
 }

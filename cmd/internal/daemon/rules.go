@@ -13,7 +13,7 @@ import (
 // SpotNotice is how long before a spot interruption EC2 gives notice.
 const SpotNotice = 2 * time.Minute
 
-// moments returns when the action for scheduled maintenance is taken, by event code.
+// moments converts the settings of when the action for scheduled maintenance is taken, by event code.
 func moments(settings map[string]string) map[string]policy.When {
 	codes := make(map[string]policy.When, len(settings))
 	for code, when := range settings {
@@ -22,7 +22,7 @@ func moments(settings map[string]string) map[string]policy.When {
 	return codes
 }
 
-// Hooks returns the settings for the lifecycle hooks of terminations. If terminations do not drain the node, nth completes no hook.
+// Hooks returns the settings for the lifecycle hooks of terminations. nth completes no hook if the settings do not ask for a drain at a termination.
 func Hooks(c config.ASGTermination) asg.Settings {
 	return asg.Settings{
 		Complete: c.CompleteHook && policy.Action(c.Action) == policy.Drain,
@@ -31,8 +31,8 @@ func Hooks(c config.ASGTermination) asg.Settings {
 	}
 }
 
-// Rules returns the rules for those kinds of events that both programs handle. A deadline is hard if EC2 takes the machine then in any case.
-// The budget of a termination is soft if nth may abandon its lifecycle hook, which makes the group keep the machine.
+// Rules returns the rules for the kinds of events that both programs handle. A deadline is hard if EC2 takes the machine then in any case. The budget
+// of a termination is soft if nth may abandon the lifecycle hook of the termination.
 func Rules(c config.Announced) policy.Settings {
 	hooks := Hooks(c.ASGTermination)
 	return policy.Settings{
@@ -66,7 +66,7 @@ func Rules(c config.Announced) policy.Settings {
 // volumeWait is how long the volumes of pods that are gone are waited for. A kubelet takes some seconds to release them.
 const volumeWait = 20 * time.Second
 
-// DrainOptions returns how a node is drained.
+// DrainOptions turns the settings into the options for draining a node.
 func DrainOptions(c config.Drain) drain.Options {
 	o := drain.Options{
 		ScriptsWait:              c.ScriptsWait,

@@ -21,15 +21,16 @@ import (
 // Program describes where a program's settings come from.
 type Program[C any, P config.Pointer[C]] struct {
 	Name     string
-	File     string // is read unless another one is named; need not exist
-	Defaults C      // without any file
-	// Settle sets what the files leave to the host. This and the following function may be nil.
+	File     string // is read unless --config names another one; need not exist
+	Defaults C      // the settings without any file
+	// Settle sets what the files leave open and the host determines. It may be nil.
 	Settle func(P)
-	// Lacks returns why "run" cannot start with the settings; nil if it can.
+	// Lacks returns why "run" cannot start with the settings; nil if it can. It may be nil.
 	Lacks func(P) error
 }
 
-// Load loads the files at a path, or the default ones if it is empty. An error is a cli.ConfigError; the settings are the defaults then.
+// Load loads the file at a path and its drop-ins, or the default files if path is "". An error is a cli.ConfigError. With an error, Load still returns
+// the defaults.
 func (p Program[C, P]) Load(path string) (config.Loaded[C], error) {
 	l, err := config.Load[C, P](cmp.Or(path, p.File), path != "", p.Defaults)
 	if err != nil {
@@ -39,7 +40,8 @@ func (p Program[C, P]) Load(path string) (config.Loaded[C], error) {
 	return l, nil
 }
 
-// read is Load with all that the program needs to run: it also validates the webhook, and adds its faults to the warnings.
+// read is Load for the command "run" and "config --check". It also checks that the settings lack nothing that the program needs to run. Faults of the
+// webhook do not keep it from running, so they become warnings.
 func (p Program[C, P]) read(path string) (config.Loaded[C], error) {
 	l, err := p.Load(path)
 	if err == nil {
@@ -52,7 +54,7 @@ func (p Program[C, P]) read(path string) (config.Loaded[C], error) {
 	return l, err
 }
 
-// Lack returns an error if the settings lack something without which the program cannot run. It is a cli.ConfigError.
+// Lack returns a cli.ConfigError if the settings lack something without which the program cannot run, and nil otherwise.
 func (p Program[C, P]) Lack(cfg P) error {
 	if p.Lacks != nil {
 		if lack := p.Lacks(cfg); lack != nil {
@@ -62,7 +64,7 @@ func (p Program[C, P]) Lack(cfg P) error {
 	return nil
 }
 
-// settled returns the settings with what the files leave to the host, and the directories that systemd has made for the service.
+// settled completes settings: by Settle, and with the directories that systemd has made for the service.
 func (p Program[C, P]) settled(cfg C) C {
 	if p.Settle != nil {
 		p.Settle(&cfg)
@@ -73,33 +75,38 @@ func (p Program[C, P]) settled(cfg C) C {
 	return cfg
 }
 
-// directoryFrom returns the first directory that systemd lists in an environment variable; otherwise if it lists none.
-func directoryFrom(variable, otherwise string) string {
+// directoryFrom returns the first directory that systemd lists in an environment variable. It returns fallback if systemd lists none.
+func directoryFrom(variable, fallback string) string {
 	first, _, _ := strings.Cut(os.Getenv(variable), ":")
 	if filepath.IsAbs(first) {
 		return first
 	}
-	return otherwise
+	return fallback
 }
 
-// Credential returns the file of a credential that systemd passes to the service of a program, by LoadCredential= and the like; "" if it
-// passes none. A command of operators finds it while the service runs.
+// Credential returns the file of a credential that systemd passes to a program's service, for example by LoadCredential=. It returns "" if systemd
+// passes none. A command that an operator runs finds the file while the service runs.
 func Credential(program, name string) string {
 	file := filepath.Join(directoryFrom("CREDENTIALS_DIRECTORY", "/run/credentials/"+program+".service"), name)
-	if found, err := os.Stat(file); err != nil || found.Mode().IsRegular() && found.Size() <= int64(len("\n")) { // SetCredential=NAME:\n of the unit stands in for a missing file.
+	found, err := os.Stat(file)
+	if err != nil {
+		return ""
+	}
+	isPlaceholder := found.Mode().IsRegular() && found.Size() <= int64(len("\n")) // The unit sets it for a missing file: SetCredential=NAME:\n
+	if isPlaceholder {
 		return ""
 	}
 	return file
 }
 
-// ConfigFlag defines --config, and returns where the path will be: "" stands for the default files.
+// ConfigFlag defines --config, and returns a pointer to its value. Without the flag, the value is "", for the default files.
 func (p Program[C, P]) ConfigFlag(cmd *cobra.Command) *string {
 	path := cli.FileFlag(cmd, "config", fmt.Sprintf("read FILE and the drop-ins in FILE.d instead of %s and its drop-ins", p.File))
-	_ = cmd.MarkFlagFilename("config", "toml") // It fails only for a flag that is not defined.
+	_ = cmd.MarkFlagFilename("config", "toml") // An error would mean that the flag is not defined.
 	return path
 }
 
-// RunFlags defines the flags of "run", and returns a function that reads the settings with them.
+// RunFlags defines the flags of "run". It returns a function that reads the settings as the flags ask, at the start and at each reload.
 func (p Program[C, P]) RunFlags(cmd *cobra.Command) (read func() (config.Loaded[C], error)) {
 	path := p.ConfigFlag(cmd)
 	dryRun := cmd.Flags().Bool("dry-run", false, "log what would be done, but change nothing in the cluster")
@@ -112,7 +119,7 @@ func (p Program[C, P]) RunFlags(cmd *cobra.Command) (read func() (config.Loaded[
 	}
 }
 
-// Command returns the command "config". queue says that "config import" makes settings for nth-queue, not nth.
+// Command returns the command "config". queue says that "config import" makes settings for nth-queue, not for nth.
 func (p Program[C, P]) Command(queue bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "config", Short: "print, validate or import the configuration", Args: cobra.NoArgs,
@@ -139,7 +146,7 @@ func (p Program[C, P]) Command(queue bool) *cobra.Command {
 	return cmd
 }
 
-// check is "config --check". It writes one line for each file, and "ok" unless something is wrong.
+// check is "config --check". It prints one line for each file that was read or ignored, and a last line "ok" unless something is wrong.
 func (p Program[C, P]) check(path string, out io.Writer) error {
 	l, err := p.read(path)
 	if err != nil {
@@ -149,7 +156,7 @@ func (p Program[C, P]) check(path string, out io.Writer) error {
 		fmt.Fprintf(out, "%s: read\n", file)
 	}
 	for _, ignored := range l.Ignored {
-		fmt.Fprintln(out, strings.Replace(ignored, ": ", ": ignored: ", 1))
+		fmt.Fprintln(out, strings.Replace(ignored, ": ", ": ignored: ", 1)) // from "FILE: REASON"
 	}
 	if err := faulty(l.Warnings); err != nil {
 		return err
@@ -161,7 +168,7 @@ func (p Program[C, P]) check(path string, out io.Writer) error {
 	return err
 }
 
-// faulty returns the error for faults with which the program would start nevertheless; nil if there are none.
+// faulty returns a cli.ConfigError for faults with which the program would start nevertheless; nil without faults.
 func faulty(faults []string) error {
 	if len(faults) == 0 {
 		return nil
@@ -169,7 +176,7 @@ func faulty(faults []string) error {
 	return cli.ConfigError{Fault: errors.New(strings.Join(faults, "\n"))}
 }
 
-// importCommand returns "config import". queue is that of Command.
+// importCommand returns "config import". queue says that it makes settings for nth-queue.
 func (p Program[C, P]) importCommand(queue bool) *cobra.Command {
 	return &cobra.Command{
 		Use: "import FILE", Short: "convert the settings of aws-node-termination-handler", Args: cobra.ExactArgs(1),
@@ -180,7 +187,7 @@ secret. The result is validated before it is printed: status 78 and one line for
 		RunE: func(cmd *cobra.Command, args []string) error {
 			text, err := convert(args[0], queue)
 			if err == nil {
-				cfg := p.Defaults
+				cfg := p.Defaults // Decoding validates the text. The result is not needed.
 				err = config.Decode[C, P](p.Name+".toml", []byte(text), &cfg)
 			}
 			if err != nil {

@@ -14,9 +14,9 @@ import (
 // postTimeout is how long one post may take. A post that fails is repeated.
 const postTimeout = 5 * time.Second
 
-// Webhook returns the options of the webhook of the program of that name; nil if there is no address, or a fault in where to post to. It reads
-// the files that the settings name, and renders every kind of notice with the template. It returns a line for each fault. nth's own template
-// takes the place of a faulty one.
+// Webhook returns the options for the webhook of the program of that name. They are nil if the settings have no address, or a faulty one. It reads the
+// files that the settings name, and renders every kind of notice with the template. nth's own template replaces a faulty one. faults has a line for
+// each fault.
 func Webhook(c config.Webhook, name string) (to *notify.WebhookOptions, faults []string) {
 	fault := func(err error) { faults = append(faults, fmt.Sprintf("webhook: %s", err)) }
 	endpoint, err := endpointOf(c, name)
@@ -42,7 +42,7 @@ func Webhook(c config.Webhook, name string) (to *notify.WebhookOptions, faults [
 	return to, faults
 }
 
-// endpointOf returns the endpoint that the settings name, or the service's credential; nil if there is none.
+// endpointOf returns the endpoint whose URL is in the settings, or in the credential "webhook-url" of the service; nil if neither has one.
 func endpointOf(c config.Webhook, name string) (*notify.Endpoint, error) {
 	version, _ := cli.BuildVersion()
 	to := notify.Destination{
@@ -55,7 +55,7 @@ func endpointOf(c config.Webhook, name string) (*notify.Endpoint, error) {
 	if to.URL == "" {
 		to.URLFile = cmp.Or(c.URLFile, Credential(name, "webhook-url"))
 	}
-	if to.URL == "" && to.URLFile == "" {
+	if to.URL == "" && to.URLFile == "" { // No webhook is configured.
 		return nil, nil
 	}
 	endpoint, err := notify.NewEndpoint(to)
@@ -65,7 +65,7 @@ func endpointOf(c config.Webhook, name string) (*notify.Endpoint, error) {
 	return endpoint, nil
 }
 
-// templateOf returns the template in the settings or in the file that they name.
+// templateOf returns the template that the settings have or whose file they name.
 func templateOf(c config.Webhook, contentType string) (*notify.Template, error) {
 	place, text := "webhook.template", c.Template
 	if c.IsTemplateFile() {
