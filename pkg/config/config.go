@@ -1,9 +1,10 @@
 // Package config reads the configuration files: /etc/nth/nth.toml and /etc/nth/nth-queue.toml, and their drop-ins.
 //
-// Config and Queue are plain data, and only cmd knows them: it hands each package the few values that the package needs.
-// Every key is described once, next to the type of its table: its name, its field, its allowed values and its meaning.
-// Decoding, validation, printing, docs/configuration.md and the shipped packaging/nth.toml all follow from that
-// description. What both programs share is in Common and Announced, in shared.go and events.go.
+// Config and Queue are plain data, and only cmd knows them: it passes to each package the few values that the package needs.
+//
+// A file consists of tables, such as [drain], and a table of keys. Each table has a type, and next to the type the method table, which describes
+// its keys once: name, field, allowed values and meaning (Setting). Decoding, validation, printing, docs/configuration.md and the shipped
+// packaging/nth.toml all follow from that description. Newcomers begin with Config.tables, and with Load (load.go).
 //
 // A wrong setting is an error, never a guess. The error has one line for each fault in all the files, which names the file, the
 // key, the value and what would be right.
@@ -87,7 +88,7 @@ func (s Setting) Default() string { return s.value.show() }
 // Allowed says which values are allowed; it completes the sentence "must be ...".
 func (s Setting) Allowed() string { return s.value.allowed }
 
-// tables describes every key, with its field in c.
+// tables describes every key of nth's file. The settings point to the fields of c: to set one changes c.
 func (c *Config) tables() []Table {
 	top := c.top(host)
 	top.Settings = append(top.Settings, Setting{"host_root", optionalFile(&c.HostRoot),
@@ -99,7 +100,7 @@ func (c *Config) tables() []Table {
 	return append(tables, c.Events.tables()...)
 }
 
-// tables describes every key, with its field in c.
+// tables describes every key of nth-queue's file. The settings point to the fields of c: to set one changes c.
 func (c *Queue) tables() []Table {
 	tables := []Table{
 		c.top(queue), c.Log.table(), c.Queue.table(), c.Kubernetes.table(queue), c.Fleet.table(), c.Drain.table(queue),
@@ -116,7 +117,7 @@ const (
 	queue program = false // nth-queue
 )
 
-// either returns the text for nth, or the one for nth-queue.
+// either returns the text nth if p is host, and the text nthQueue if p is queue.
 func (p program) either(nth, nthQueue string) string {
 	if p == host {
 		return nth
@@ -124,7 +125,7 @@ func (p program) either(nth, nthQueue string) string {
 	return nthQueue
 }
 
-// only returns the setting if p is the program owner, which alone has it. Otherwise it returns an empty one, which table leaves out.
+// only returns a setting that only the program owner has. If p is the other program, it returns an empty Setting, which table leaves out.
 func (p program) only(owner program, s Setting) Setting {
 	if p == owner {
 		return s
@@ -132,7 +133,7 @@ func (p program) only(owner program, s Setting) Setting {
 	return Setting{}
 }
 
-// table returns a table of those settings that p has.
+// table returns a Table with those settings that p has: it leaves out the empty ones, which come from only.
 func (p program) table(name, doc string, settings ...Setting) Table {
 	return Table{name, doc, slices.DeleteFunc(settings, func(s Setting) bool { return s.Name == "" })}
 }
@@ -140,16 +141,16 @@ func (p program) table(name, doc string, settings ...Setting) Table {
 // Pointer is a pointer to the settings of a program: to a Config or a Queue.
 type Pointer[C any] interface {
 	*C
-	// Base returns what both programs have.
+	// Base returns the settings that both programs have.
 	Base() *Common
 	tables() []Table
 }
 
-// Describe returns every table and key of a program with its defaults, in the sequence of the files and the documentation.
+// Describe returns every table and key of a program, with the values in defaults, in the sequence of the documentation.
 func Describe[C any, P Pointer[C]](defaults C) []Table { return P(&defaults).tables() }
 
-// Encode writes every setting of cfg in TOML, so that Decode reads the same settings from it. Secrets are not written: a comment says that
-// they are set. origins is that of Loaded, for a comment about where each setting is from, or nil for no such comments.
+// Encode writes every setting of cfg in TOML, so that Decode reads the same settings from it. It does not write secrets: a comment says that they
+// are set. With origins (see Loaded), a comment says where each setting comes from; nil means no such comments.
 func Encode[C any, P Pointer[C]](w io.Writer, cfg C, origins map[string]string) error {
 	b := bufio.NewWriter(w)
 	for _, t := range P(&cfg).tables() {
@@ -161,7 +162,8 @@ func Encode[C any, P Pointer[C]](w io.Writer, cfg C, origins map[string]string) 
 			if origins != nil {
 				origin = "  # " + cmp.Or(origins[fullKey(t, s)], "default")
 			}
-			if s.value.secret && shown != `""` && shown != "{}" { // An empty one is no secret.
+			isEmpty := shown == `""` || shown == "{}"
+			if s.value.secret && !isEmpty {
 				fmt.Fprintf(b, "# %s is set, and not shown.%s\n", s.Name, origin)
 				continue
 			}

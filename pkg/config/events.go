@@ -9,7 +9,7 @@ import (
 
 const day = 24 * time.Hour
 
-// Announced has one table for each kind of event that both programs handle. Actions are ignore, notify, cordon or drain.
+// Announced has one table for each kind of event that both programs handle. In each table, Action is ignore, notify, cordon or drain.
 type Announced struct {
 	SpotInterruption        Plain
 	RebalanceRecommendation RebalanceRecommendation
@@ -17,7 +17,7 @@ type Announced struct {
 	ASGTermination          ASGTermination
 }
 
-// Events has one table for each kind of event.
+// Events has one table for each kind of event that nth handles.
 type Events struct {
 	Announced
 	Shutdown    Shutdown
@@ -68,7 +68,7 @@ func defaultQueueEvents() QueueEvents {
 	}
 }
 
-// tables describes the tables, with their fields in c.
+// tables describes the tables of p for the kinds that both programs handle, with their fields in c.
 func (c *Announced) tables(p program) []Table {
 	return []Table{
 		c.SpotInterruption.table(event.SpotInterruption, "EC2 reclaims a spot instance, with about two minutes' notice. One that will only be hibernated is cordoned at most."),
@@ -76,13 +76,13 @@ func (c *Announced) tables(p program) []Table {
 	}
 }
 
-// tables describes the tables, with their fields in c.
+// tables describes nth's tables for all kinds of events, with their fields in c.
 func (c *Events) tables() []Table {
 	return append(c.Announced.tables(host), c.Shutdown.table(),
 		c.Hibernation.table(event.Hibernation, "The machine is put to sleep, as EC2's hibernation does. The node is uncordoned when it wakes."))
 }
 
-// tables describes the tables, with their fields in c.
+// tables describes nth-queue's tables for all kinds of events, with their fields in c.
 func (c *QueueEvents) tables() []Table {
 	return append(c.Announced.tables(queue),
 		c.ReservationEnd.table(event.ReservationEnd, "The instance's Capacity Block or interruptible Capacity Reservation ends. Where the message names no time, the drain has ten minutes."),
@@ -94,14 +94,15 @@ func (c *QueueEvents) tables() []Table {
 // tableOf returns the name of the table for a kind of event.
 func tableOf(kind event.Kind) string { return "events." + string(kind) }
 
+// The allowed values of action, and the allowed names and texts in codes: see ScheduledMaintenance.Codes.
 var (
 	actions = []string{"ignore", "notify", "cordon", "drain"}
 	codes   = []string{"instance-stop", "instance-retirement", "system-reboot", "instance-reboot", "system-maintenance", "other"}
 	whens   = []string{"now", "lead", "window", "notify", "ignore"}
 )
 
-// isWhen reports whether the action for an event code may be taken then.
-func isWhen(code, when string) bool {
+// isCode reports whether codes may have this pair: an event code, and when the action is taken for it.
+func isCode(code, when string) bool {
 	return slices.Contains(codes, code) && slices.Contains(whens, when)
 }
 
@@ -154,7 +155,7 @@ func (c *ScheduledMaintenance) table(p program) Table {
 			"Over how long the instances of a fleet begin, each at a moment that follows from its instance ID. `0s` is all at once."},
 		Setting{"hard_deadline", boolean(&c.HardDeadline),
 			"Delete pods that resist eviction in time for the maintenance. Otherwise their disruption budgets are respected to the end."},
-		Setting{"codes", pairs(&c.Codes, isWhen, "a table of "+quoteAll(codes)+", each one of "+quoteAll(whens)),
+		Setting{"codes", pairs(&c.Codes, isCode, "a table of "+quoteAll(codes)+", each one of "+quoteAll(whens)),
 			"When the action is taken for each event code: at once (`now`), `lead` before the maintenance, near its date (`window`), or not, with (`notify`) or without (`ignore`) a report. `other` is every other code."},
 	)
 }
@@ -164,7 +165,7 @@ type ASGTermination struct {
 	Action       string
 	Budget       time.Duration
 	CompleteHook bool
-	Hooks        []string // nil is the only hook of the group
+	Hooks        []string // nil is the hooks that pkg/asg chooses
 	OnIncomplete string   // "continue" or "abandon"
 }
 
@@ -185,13 +186,13 @@ func (c *ASGTermination) table(p program) Table {
 	)
 }
 
-// hooksSetting is a list of lifecycle hooks to complete. If it is empty, those that are described are completed.
+// hooksSetting is the setting for a list of lifecycle hooks to complete. ifEmpty says, in its text, which hooks an empty list means.
 func hooksSetting(key string, at *[]string, ifEmpty string) Setting {
 	return Setting{key, list(at, func(s string) bool { return s != "" }, `a list of names of lifecycle hooks, such as ["drain"]`),
 		"The lifecycle hooks to complete. Empty is " + ifEmpty}
 }
 
-// queuesHooks are the hooks that nth-queue takes for its own.
+// queuesHooks says which hooks nth-queue completes if no setting names hooks.
 const queuesHooks = "those that notify the queue, or else the group's only one, unless it notifies somebody else or is that of an EKS managed node group."
 
 // Shutdown is the table [events.shutdown].

@@ -16,42 +16,46 @@ const maxShown = 60
 // notShown stands for what may be a secret.
 const notShown = "(not shown)"
 
-// secretive reports whether a key, or a key below it, may hold a secret, even one that does not belong there.
-func secretive(key string) bool { return key == "webhook" || strings.HasPrefix(key, "webhook.") }
+// mayHoldSecret reports whether the value of a key may hold a secret: the whole webhook table, as an operator may write a secret to a wrong key.
+func mayHoldSecret(key string) bool { return key == "webhook" || strings.HasPrefix(key, "webhook.") }
 
-// unknown says that a table has no such key, and which one may have been meant. A name that is like no key of the webhook may be a secret.
+// unknown returns the text of a fault: a table has no key with this name. It names the key that was probably meant. If no key of the webhook is
+// like the name, the text does not show it: it may be a secret in the wrong place.
 func (d *decoder) unknown(table, name string) string {
 	key := join(table, name)
-	near, meant := "", d.nearest(key)
+	meant := d.nearest(key)
 	switch {
 	case meant != "":
-		near = ", did you mean " + meant + "?"
-	case secretive(key):
+		return text.Visible(key, maxShown) + ": unknown key, did you mean " + meant + "?"
+	case mayHoldSecret(key):
 		return table + "." + notShown + ": unknown key"
+	default:
+		return text.Visible(key, maxShown) + ": unknown key"
 	}
-	return text.Visible(key, maxShown) + ": unknown key" + near
 }
 
-// nearest returns the known key that was most likely meant; "" if none is likely. Likely is a key that differs in a few letters, that begins with
-// key, or whose last part begins with key's, so that it may be in another table.
+// nearest returns the known key that was probably meant by an unknown key; "" if no known key is similar enough.
 func (d *decoder) nearest(key string) string {
 	best, bestDistance := "", 0
 	for _, candidate := range slices.Sorted(maps.Keys(d.known)) {
 		distance := editDistance(strings.ToLower(key), candidate)
-		likely := distance <= min(2, len(key)/4) || strings.HasPrefix(candidate, key) || strings.HasPrefix(lastPart(candidate), lastPart(key))
-		if likely && (best == "" || distance < bestDistance) {
+		misspelled := distance <= min(2, len(key)/4)
+		shortened := strings.HasPrefix(candidate, key)
+		inOtherTable := strings.HasPrefix(lastPart(candidate), lastPart(key))
+		similar := misspelled || shortened || inOtherTable
+		if similar && (best == "" || distance < bestDistance) {
 			best, bestDistance = candidate, distance
 		}
 	}
 	return best
 }
 
-// lastPart returns a key without the table.
+// lastPart returns a key without its table.
 func lastPart(key string) string { return key[strings.LastIndexByte(key, '.')+1:] }
 
 // editDistance is the Levenshtein distance: how many bytes to insert, delete or replace to turn a into b.
 func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
+	row := make([]int, len(b)+1) // After round i, row[j] is the distance from the first i+1 bytes of a to the first j bytes of b.
 	for j := range row {
 		row[j] = j
 	}
@@ -59,7 +63,7 @@ func editDistance(a, b string) int {
 		diagonal := row[0]
 		row[0] = i + 1
 		for j := range len(b) {
-			replace := diagonal // what it takes for the bytes before these two
+			replace := diagonal // the distance between the bytes before a[i] and b[j]
 			if a[i] != b[j] {
 				replace++
 			}
@@ -70,20 +74,21 @@ func editDistance(a, b string) int {
 	return row[len(b)]
 }
 
-// wrong says that a key's value got is not what the setting allows.
+// wrong returns the text of a fault: the value got of a key is not among those that are allowed. It does not show what may be a secret.
 func wrong(key string, got any, allowed string) string {
-	hint := ""
-	if days, ok := got.(string); ok && strings.Contains(allowed, "a duration") { // Go's notation has no days.
-		if n, err := strconv.ParseUint(strings.TrimSuffix(days, "d"), 10, 16); err == nil && strings.HasSuffix(days, "d") {
-			hint = fmt.Sprintf(" (use \"%dh\")", 24*n)
-		}
-	}
+	given, isText := got.(string)
 	shown := text.Visible(text.Redact(fmt.Sprint(got)), maxShown)
-	switch _, isText := got.(string); {
-	case secretive(key): // A secret may be at the wrong key.
+	switch {
+	case mayHoldSecret(key):
 		shown = notShown
 	case isText:
 		shown = strconv.Quote(shown)
+	}
+	hint := ""
+	if days, hasDays := strings.CutSuffix(given, "d"); hasDays && strings.Contains(allowed, "a duration") { // Go's notation has no days.
+		if n, err := strconv.ParseUint(days, 10, 16); err == nil {
+			hint = fmt.Sprintf(" (use \"%dh\")", 24*n)
+		}
 	}
 	return key + " = " + shown + ": must be " + allowed + hint
 }

@@ -45,16 +45,17 @@ func (c *LoadBalancers) table() Table {
 	}}
 }
 
-// targetGroups is a list of ARNs, or "all" alone.
+// targetGroups is a list of ARNs of target groups, or a list of "all" alone.
 func targetGroups(at *[]string) value {
 	isGroup := func(s string) bool {
 		return s == "all" || strings.HasPrefix(s, "arn:") && strings.Contains(s, ":targetgroup/")
 	}
 	v := list(at, isGroup, `a list of ARNs of target groups, or ["all"]`)
-	set := v.set
+	setList := v.set
 	v.set = func(got any) bool {
-		groups, _ := got.([]any)
-		return (len(groups) == 1 || !slices.Contains(groups, "all")) && set(got)
+		groups, _ := got.([]any) // setList refuses what is no list.
+		allAmongOthers := len(groups) > 1 && slices.Contains(groups, "all")
+		return !allAmongOthers && setList(got)
 	}
 	return v
 }

@@ -17,16 +17,17 @@ import (
 // Loaded is the result of Load.
 type Loaded[C any] struct {
 	Config C
-	// Files are those that were read, in this sequence, and Ignored are the files among the drop-ins that were not, each with the reason.
+	// Files are the files that were read, in this sequence. Ignored are other files in the drop-in directory, each with the reason.
 	Files, Ignored []string
-	// Origins says which line sets each setting: "FILE: line N", by the setting's key. It lacks those that no file sets.
+	// Origins says which line sets each setting: "FILE: line N", by the full key. It lacks settings that no file sets.
 	Origins map[string]string
-	// Warnings are faults in the tables that only concern reporting: [log], [webhook] and [metrics]. A faulty key keeps its value.
+	// Warnings are faults in the tables that only concern reporting: [log], [webhook] and [metrics]. A faulty key has no effect.
 	Warnings []string
 }
 
-// Load reads the settings from a file and its drop-ins, file.d/*.toml, in lexical order; a later file overrides single keys of an earlier one,
-// and the defaults are those of an empty file. If named, the file must exist. The error has one line for each fault in all files.
+// Load reads the settings from a file and its drop-ins, file.d/*.toml, in lexical order. A later file overrides single keys of an earlier file.
+// Settings that no file sets are those in defaults. If named is true, an operator has named the file, and it must exist. The error has one line for
+// each fault in all files.
 func Load[C any, P Pointer[C]](file string, named bool, defaults C) (Loaded[C], error) {
 	l := Loaded[C]{Config: defaults, Origins: map[string]string{}}
 	if err := l.find(file, named); err != nil {
@@ -35,11 +36,12 @@ func Load[C any, P Pointer[C]](file string, named bool, defaults C) (Loaded[C], 
 	d := decoder{known: knownOf(P(&l.Config).tables()), origins: l.Origins}
 	for _, file := range l.Files {
 		d.file = file
-		if text, err := readFile(file); err != nil {
+		text, err := readFile(file)
+		if err != nil {
 			d.fatal = append(d.fatal, fileFault(file, err))
-		} else {
-			d.decode(text)
+			continue
 		}
+		d.decode(text)
 	}
 	if len(d.fatal) > 0 {
 		return Loaded[C]{}, d.err() // Half-read settings must not be used.
@@ -50,7 +52,8 @@ func Load[C any, P Pointer[C]](file string, named bool, defaults C) (Loaded[C], 
 	return l, nil
 }
 
-// find lists the files to read: file, which must exist if it was named, and its drop-ins.
+// find sets l.Files to file and its drop-ins, and l.Ignored. It leaves out file if that does not exist and was not named. The error is that the
+// drop-in directory cannot be read.
 func (l *Loaded[C]) find(file string, named bool) error {
 	if _, err := os.Stat(file); named || !errors.Is(err, fs.ErrNotExist) {
 		l.Files = append(l.Files, file)
@@ -75,40 +78,41 @@ func (l *Loaded[C]) find(file string, named bool) error {
 // maxSize is the largest size of a file, in bytes.
 const maxSize = 1 << 20
 
-// readFile reads a file. It reads at most one byte more than maxSize, so that decode refuses a file that is too large.
+// readFile reads the text of a file. Of a file that is too large, it reads one byte more than maxSize, and decode refuses that.
 func readFile(name string) (string, error) {
 	info, err := os.Stat(name)
 	if err != nil {
 		return "", err
 	}
-	if info.Mode().Type()&fs.ModeNamedPipe != 0 { // Opening a pipe may take for ever.
+	if info.Mode().Type()&fs.ModeNamedPipe != 0 { // Opening a pipe would wait for a writer.
 		return "", errors.New("must be a file, not a pipe")
 	}
 	file, err := os.Open(name)
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = file.Close() }() // It was only read.
+	defer func() { _ = file.Close() }() // Nothing was written.
 	text, err := io.ReadAll(io.LimitReader(file, maxSize+1))
 	return string(text), err
 }
 
-// Decode reads the text of one file into cfg; keys that it does not contain, and faulty ones, keep their values. The name of the file is
-// for the error, which has one line for each fault.
+// Decode reads the text of one file into cfg. The fields of keys that the text lacks, and of faulty keys, keep their values. The error has one line
+// for each fault, and names the file by name.
 func Decode[C any, P Pointer[C]](name string, text []byte, cfg P) error {
 	d := decoder{file: name, known: knownOf(cfg.tables()), origins: map[string]string{}}
 	d.decode(string(text))
 	return d.err()
 }
 
-// known has what a file may have, by full key: settings, and nil for tables.
+// known has every key and table that a file may have, by the full key, such as "drain.margin". The value of a table is nil.
 type known map[string]*value
 
+// knownOf returns the keys and tables that these tables describe.
 func knownOf(tables []Table) known {
 	k := known{}
 	for _, t := range tables {
 		for name := t.Name; name != ""; name = name[:max(0, strings.LastIndexByte(name, '.'))] {
-			k[name] = nil // Tables that contain others are tables, too.
+			k[name] = nil // "events.shutdown" is a table, and "events" is one, too.
 		}
 		for _, s := range t.Settings {
 			k[fullKey(t, s)] = &s.value
@@ -117,13 +121,13 @@ func knownOf(tables []Table) known {
 	return k
 }
 
-// decoder stores the keys of files in their fields, one file after the other.
+// decoder decodes files, one after the other: it stores the value of each key in the key's field, and collects faults.
 type decoder struct {
 	known           known
-	file            string
-	meta            toml.MetaData     // of that file
+	file            string            // the name of the current file
+	meta            toml.MetaData     // of the current file
 	origins         map[string]string // see Loaded
-	fatal, warnings []fault
+	fatal, warnings []fault           // warnings are faults in the tables that only concern reporting
 }
 
 // fault is what is wrong with a line of a file; 0 stands for the whole file.
@@ -140,7 +144,7 @@ func (f fault) Error() string {
 	return f.file + ": " + f.text
 }
 
-// err returns all faults, in the sequence of the files; nil if there are none.
+// err returns all faults, warnings included, sorted by file and line; nil if there are none.
 func (d *decoder) err() error {
 	var all []error
 	for _, f := range slices.SortedStableFunc(slices.Values(slices.Concat(d.fatal, d.warnings)), byLine) {
@@ -152,7 +156,7 @@ func (d *decoder) err() error {
 // byLine compares faults by their position.
 func byLine(a, b fault) int { return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.line, b.line)) }
 
-// decode reads the text of a file.
+// decode decodes the text of d.file. It adds what is wrong to d.fatal and d.warnings.
 func (d *decoder) decode(text string) {
 	if len(text) > maxSize {
 		d.fatal = append(d.fatal, fault{file: d.file, text: fmt.Sprintf("the file must have at most %d MiB", maxSize>>20)})
@@ -160,7 +164,7 @@ func (d *decoder) decode(text string) {
 	}
 	var tree map[string]toml.Primitive
 	meta, err := toml.Decode(text, &tree)
-	if err != nil { // The parser's text is left out: it repeats what it finds, which may be a secret.
+	if err != nil { // The fault lacks the parser's text, which quotes the file, and so perhaps a secret.
 		parse, _ := errors.AsType[toml.ParseError](err)
 		d.fatal = append(d.fatal, fault{d.file, parse.Position.Line, "not valid TOML; a text needs quotes, and a key or table stands once"})
 		return
@@ -170,52 +174,56 @@ func (d *decoder) decode(text string) {
 	slices.SortStableFunc(d.warnings, byLine)
 }
 
-// store stores the settings in a table of the file.
-func (d *decoder) store(table string, found map[string]toml.Primitive) {
-	for name, entry := range found {
+// store stores the entries of a table in their fields. table is the full key of the table, "" for the top of the file. An entry is a key or a table.
+func (d *decoder) store(table string, entries map[string]toml.Primitive) {
+	for name, entry := range entries {
 		key := join(table, name)
 		setting, ok := d.known[key]
-		var got any
-		var below map[string]toml.Primitive
 		switch {
 		case !ok:
 			d.add(key, entry, d.unknown(table, name))
-		case setting == nil && (d.meta.PrimitiveDecode(entry, &below) != nil || below == nil):
-			d.add(key, entry, key+": must be a table: ["+key+"]")
-		case setting == nil:
+		case setting == nil: // The entry is a table.
+			var below map[string]toml.Primitive
+			if err := d.meta.PrimitiveDecode(entry, &below); err != nil || below == nil {
+				d.add(key, entry, key+": must be a table: ["+key+"]")
+				continue
+			}
 			d.store(key, below)
-		case d.meta.PrimitiveDecode(entry, &got) != nil || !setting.set(got):
-			d.add(key, entry, wrong(key, got, setting.allowed))
 		default:
+			var got any
+			if err := d.meta.PrimitiveDecode(entry, &got); err != nil || !setting.set(got) {
+				d.add(key, entry, wrong(key, got, setting.allowed))
+				continue
+			}
 			d.origins[key] = fmt.Sprintf("%s: line %d", d.file, d.line(entry))
 		}
 	}
 }
 
-// add adds a fault of a key.
+// add adds a fault of the key at an entry of the current file: to d.warnings if its table only concerns reporting, and else to d.fatal.
 func (d *decoder) add(key string, at toml.Primitive, text string) {
 	f := fault{d.file, d.line(at), text}
 	switch table, _, _ := strings.Cut(key, "."); table {
-	case "log", "webhook", "metrics": // They only concern reporting.
+	case "log", "webhook", "metrics":
 		d.warnings = append(d.warnings, f)
 	default:
 		d.fatal = append(d.fatal, f)
 	}
 }
 
-// probe is a value that cannot be decoded. The TOML decoder gives the position of a key only in an error.
+// probe is a value that cannot be decoded, for line: the TOML decoder gives the line of an entry only in an error.
 type probe struct{}
 
 // UnmarshalTOML implements toml.Unmarshaler.
 func (probe) UnmarshalTOML(any) error { return errors.New("this is only for its line") }
 
-// line returns the line of an entry of the file.
+// line returns the line of an entry of the current file. It decodes the entry into a probe, and takes the line from the error.
 func (d *decoder) line(entry toml.Primitive) int {
 	parse, _ := errors.AsType[toml.ParseError](d.meta.PrimitiveDecode(entry, &probe{}))
 	return parse.Position.Line
 }
 
-// fileFault says why a file cannot be read. It names the file once.
+// fileFault returns the fault that a file cannot be read. It drops the name of the file from err, as fault adds it.
 func fileFault(file string, err error) fault {
 	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
 		err = pathErr.Err
@@ -223,10 +231,10 @@ func fileFault(file string, err error) fault {
 	return fault{file: file, text: err.Error()}
 }
 
-// fullKey returns a setting's key with that of its table, such as "drain.margin".
+// fullKey returns a setting's key with its table, such as "drain.margin".
 func fullKey(t Table, s Setting) string { return strings.TrimPrefix(t.Name+"."+s.Name, ".") }
 
-// join appends a part to a key, in quotes if TOML needs them.
+// join appends a part to a key that may be "". It quotes the part if TOML needs that.
 func join(key, part string) string {
 	return strings.TrimPrefix(key+"."+toml.Key{part}.String(), ".")
 }

@@ -24,11 +24,11 @@ type Fleet struct {
 	MaxPerGroup      int // 0 is no limit
 	GroupLabel       string
 	ManagedTag       string // "" is any instance
-	Cluster          string // "" is found by the tags of the Nodes' instances
-	Taints           string // an effect, or none
+	Cluster          string // "" is the name in ManagedTag, if that is a cluster's tag
+	Taints           string // the effect of a taint, or "none"
 	OutOfService     bool
 	CompleteLaunches bool
-	LaunchHooks      []string // nil is the only hook of the group
+	LaunchHooks      []string // nil is the hooks that pkg/asg chooses
 }
 
 // table describes the keys of the table, with their fields in c.
@@ -54,13 +54,13 @@ func (c *Fleet) table() Table {
 	}}
 }
 
-// isQueueURL reports whether s is the URL of a queue, whose path has an account and a name.
+// isQueueURL reports whether s is the URL of a queue: its path has two parts, the account and the queue's name.
 func isQueueURL(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && isEndpoint(s) && len(strings.Split(strings.Trim(u.Path, "/"), "/")) == 2
 }
 
-// isCluster reports whether s can be the end of a tag's key that begins with "kubernetes.io/cluster/".
+// isCluster reports whether s can be NAME in a tag's key kubernetes.io/cluster/NAME. AWS allows 128 characters in a key.
 func isCluster(s string) bool {
 	return len(s) <= 106 && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == '/' })
 }

@@ -12,7 +12,7 @@ import (
 // Common has the settings that both programs have.
 type Common struct {
 	DryRun bool
-	// StateDirectory survives reboots, and RuntimeDirectory does not. They are no settings: systemd names them in the environment.
+	// StateDirectory survives reboots, and RuntimeDirectory does not. No file sets them: systemd names them in the environment.
 	StateDirectory   string
 	RuntimeDirectory string
 	Log              Log
@@ -22,7 +22,7 @@ type Common struct {
 	Metrics          Metrics
 }
 
-// defaultCommon returns the defaults for the program of that name.
+// defaultCommon returns the defaults for a program: "nth" or "nth-queue".
 func defaultCommon(name string) Common {
 	return Common{
 		StateDirectory:   "/var/lib/" + name,
@@ -34,7 +34,7 @@ func defaultCommon(name string) Common {
 	}
 }
 
-// Base returns c.
+// Base returns c: it implements Pointer for the types that embed Common.
 func (c *Common) Base() *Common { return c }
 
 // top describes the keys of both programs at the top of the file.
@@ -64,7 +64,7 @@ func (c *Log) table() Table {
 
 // Kubernetes is the table [kubernetes].
 type Kubernetes struct {
-	Kubeconfig string        // "" is searched for; for nth-queue, it is a credential or the service account
+	Kubeconfig string        // "" is the first that is found; for nth-queue, the service's credential or the pod's service account
 	Heartbeat  time.Duration // nth only; 0 is none
 	Condition  bool          // nth-queue only
 	Labels     bool
@@ -129,14 +129,14 @@ type Webhook struct {
 	Template     string // a template, or the absolute path of one; if "", the default is used
 	Proxy        string
 	CAFile       string
-	Cluster      string   // in the notices
-	At           []string // announced, ended and over
+	Cluster      string   // the cluster's name in notices
+	At           []string // the phases at which notices are posted
 }
 
 // IsTemplateFile reports whether Template is the path of a file. No template for JSON or text begins with a slash.
 func (c *Webhook) IsTemplateFile() bool { return filepath.IsAbs(c.Template) }
 
-// phases are those of a notice; see docs/notices.md.
+// phases are the phases of an event at which a notice can be posted; see docs/notices.md.
 var phases = []string{"announced", "ended", "over"}
 
 // table describes the keys of the table, with their fields in c.
@@ -182,11 +182,14 @@ func (c *Metrics) table(p program) Table {
 // isListener reports whether s is an address to listen on: a port, after a host name or an IP address if there is one.
 func isListener(s string) bool {
 	host, port, err := net.SplitHostPort(s)
-	number, bad := strconv.ParseUint(port, 10, 16)
-	return err == nil && bad == nil && number > 0 && !strings.ContainsAny(host, " /")
+	if err != nil || strings.ContainsAny(host, " /") {
+		return false
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && number > 0
 }
 
-// isTextfile reports whether s is a path that node_exporter's textfile collector reads: absolute, and with the right ending.
+// isTextfile reports whether s is an absolute path without "..", with the ending that node_exporter's textfile collector reads.
 func isTextfile(s string) bool {
 	return filepath.IsAbs(s) && filepath.Clean(s) == s && strings.HasSuffix(s, ".prom")
 }

@@ -16,16 +16,16 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// value is one typed field of the settings.
+// value reads and writes one field of the settings. The functions below return a value for the field that at points to.
 type value struct {
 	allowed string             // which values are allowed; completes "must be ..."
-	set     func(got any) bool // stores what the TOML decoder has found, and reports whether that is allowed
-	show    func() string      // writes the stored value in TOML, on one line
-	secret  bool               // It is never printed.
+	set     func(got any) bool // stores what the TOML decoder has found in the field; returns false, and stores nothing, if it is not allowed
+	show    func() string      // returns the field in TOML, on one line
+	secret  bool               // The field is never printed.
 }
 
-// field returns the value at a pointer. read converts what the decoder has found, and returns false if that is not allowed.
-func field[T any](at *T, allowed string, read func(got any) (T, bool), toml func(T) string) value {
+// field returns a value. read converts what the TOML decoder has found, and returns false if that is not allowed. write returns the field in TOML.
+func field[T any](at *T, allowed string, read func(got any) (T, bool), write func(T) string) value {
 	set := func(got any) bool {
 		v, ok := read(got)
 		if ok {
@@ -33,10 +33,10 @@ func field[T any](at *T, allowed string, read func(got any) (T, bool), toml func
 		}
 		return ok
 	}
-	return value{allowed: allowed, set: set, show: func() string { return toml(*at) }}
+	return value{allowed: allowed, set: set, show: func() string { return write(*at) }}
 }
 
-// hidden returns a value as a secret.
+// hidden makes a value a secret.
 func hidden(v value) value {
 	v.secret = true
 	return v
@@ -57,7 +57,7 @@ func number(at *int, low, high int) value {
 	return field(at, fmt.Sprintf("a whole number from %d to %d", low, high), read, strconv.Itoa)
 }
 
-// textOf is a string that good accepts and want describes.
+// textOf is a string for which good returns true. want says which strings those are; it completes "must be ...".
 func textOf(at *string, good func(string) bool, want string) value {
 	read := func(got any) (string, bool) {
 		s, ok := got.(string)
@@ -66,12 +66,12 @@ func textOf(at *string, good func(string) bool, want string) value {
 	return field(at, want, read, quote)
 }
 
-// optionalText is a text, or empty.
+// optionalText is textOf, or the empty string.
 func optionalText(at *string, good func(string) bool, want string) value {
 	return textOf(at, func(s string) bool { return s == "" || good(s) }, want+`, or ""`)
 }
 
-// anyText is a text that is validated elsewhere.
+// anyText is any string. The package that uses it validates it.
 func anyText(at *string) value {
 	return textOf(at, func(string) bool { return true }, "a text")
 }
@@ -81,17 +81,17 @@ func optionalFile(at *string) value {
 	return optionalText(at, filepath.IsAbs, "an absolute path")
 }
 
-// optionalEndpoint is the address of a service, or empty.
+// optionalEndpoint is the URL of a service of AWS, or empty.
 func optionalEndpoint(at *string) value {
 	return optionalText(at, isPlainEndpoint, `a URL of a host alone, such as "http://169.254.169.254"`)
 }
 
-// choice is one of some texts.
+// choice is one of a few texts.
 func choice(at *string, of ...string) value {
 	return textOf(at, func(s string) bool { return slices.Contains(of, s) }, "one of "+quoteAll(of))
 }
 
-// list is a list of strings of which good accepts each; the empty list is nil.
+// list is a list of strings, for each of which good returns true. An empty list is stored as nil.
 func list(at *[]string, good func(string) bool, want string) value {
 	read := func(got any) ([]string, bool) {
 		items, ok := got.([]any)
@@ -106,11 +106,11 @@ func list(at *[]string, good func(string) bool, want string) value {
 	return field(at, want, read, func(all []string) string { return "[" + quoteAll(all) + "]" })
 }
 
-// pairs is a table of names and texts, of which good accepts each. A file sets only the names that it has.
+// pairs is a table of names and texts, for each of which good returns true. Names that a file lacks keep their texts.
 func pairs(at *map[string]string, good func(name, text string) bool, want string) value {
 	read := func(got any) (map[string]string, bool) {
 		table, ok := got.(map[string]any)
-		all := maps.Clone(*at) // It may be shared with other settings, such as the defaults.
+		all := maps.Clone(*at) // The defaults may share the map, and must not change.
 		if all == nil && len(table) > 0 {
 			all = map[string]string{}
 		}
@@ -146,7 +146,7 @@ func duration(at *time.Duration, low, high time.Duration) value {
 	return field(at, durationWords(low, high), readDuration(low, high), quoteDuration)
 }
 
-// optionalDuration is a duration, or empty, which is nil.
+// optionalDuration is a duration, or an empty text, which is stored as nil.
 func optionalDuration(at **time.Duration, low, high time.Duration) value {
 	read := func(got any) (*time.Duration, bool) {
 		if got == "" {
@@ -164,12 +164,12 @@ func optionalDuration(at **time.Duration, low, high time.Duration) value {
 	return field(at, durationWords(low, high)+`, or ""`, read, show)
 }
 
-// durationWords completes "must be ..." for a duration.
+// durationWords says which durations are allowed; it completes "must be ...".
 func durationWords(low, high time.Duration) string {
 	return "a duration from " + quoteDuration(low) + " to " + quoteDuration(high)
 }
 
-// readDuration returns the read function of a duration: it reports false for what is no duration from low to high.
+// readDuration returns the function read for field: it returns false if got is no duration from low to high.
 func readDuration(low, high time.Duration) func(got any) (time.Duration, bool) {
 	return func(got any) (time.Duration, bool) {
 		s, ok := got.(string)
@@ -194,7 +194,7 @@ func quoteDuration(d time.Duration) string {
 func quote(s string) string {
 	line, err := toml.Marshal(map[string]string{"v": s})
 	if err != nil {
-		return strconv.Quote(s) // A map of strings can always be encoded.
+		return strconv.Quote(s) // This does not happen: a map of strings can always be encoded.
 	}
 	return strings.TrimSpace(strings.TrimPrefix(string(line), "v = "))
 }
@@ -218,11 +218,18 @@ func isEndpoint(s string) bool {
 // password, and ends after the port.
 func isPlainEndpoint(s string) bool {
 	u, err := url.Parse(s)
-	return err == nil && isEndpoint(s) && u.User == nil && strings.TrimPrefix(u.Path, "/")+u.RawQuery+u.Fragment == ""
+	if err != nil || !isEndpoint(s) {
+		return false
+	}
+	afterPort := strings.TrimPrefix(u.Path, "/") + u.RawQuery + u.Fragment
+	return u.User == nil && afterPort == ""
 }
 
-// isProxy reports whether s is the URL of a proxy for the webhook, in which a user and password can be recognized.
+// isProxy reports whether s is the URL of a proxy for the webhook. text.Redact must be able to find the user and password in the URL.
 func isProxy(s string) bool {
 	u, err := url.Parse(s)
-	return err == nil && !text.HidesUser(u) && u.Hostname() != "" && slices.Contains([]string{"http", "https", "socks5", "tcp"}, u.Scheme)
+	if err != nil || text.HidesUser(u) {
+		return false
+	}
+	return u.Hostname() != "" && slices.Contains([]string{"http", "https", "socks5", "tcp"}, u.Scheme)
 }
