@@ -15,15 +15,17 @@ import (
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 )
 
-// act is what a command does with the simulator. It returns what was done, or what the command shows.
-type act func(s *imdstest.Server, args []string) (string, error)
+// action is what a command does to the simulator s. It returns a line that says what was done, or what the command shows.
+type action func(s *imdstest.Server, args []string) (string, error)
 
-// performer performs the act of a command. In the process that serves, it calls the act; in others, it posts the command line there.
-type performer func(cmd *cobra.Command, args []string, do act) error
+// performer performs the action of a command. In the simulator, it calls the action. In another process, it posts the command line to the
+// simulator, and does not call the action.
+type performer func(cmd *cobra.Command, args []string, do action) error
 
-// commands returns the commands that need a simulator. Both processes have them: one to read the command line, the other to run it.
+// commands returns the commands that need a simulator: trigger, withdraw and show. Each process has them: a process with a command to check its
+// command line and to show help, the simulator to run what is posted.
 func commands(perform performer) []*cobra.Command {
-	command := func(use, short string, do act) *cobra.Command {
+	command := func(use, short string, do action) *cobra.Command {
 		return &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, args []string) error {
 			return perform(cmd, args, do)
 		}}
@@ -33,7 +35,7 @@ func commands(perform performer) []*cobra.Command {
 		Args: func(*cobra.Command, []string) error {
 			return errors.New("name one of spot, rebalance, maintenance, lifecycle")
 		},
-		RunE: func(*cobra.Command, []string) error { return nil }, // Without it, cobra would print the help instead of the error of Args.
+		RunE: func(*cobra.Command, []string) error { return nil }, // For a command without RunE, cobra prints the help and ignores Args.
 	}
 	rebalance := command("rebalance", "a rebalance recommendation", func(s *imdstest.Server, _ []string) (string, error) {
 		s.SetRebalance(time.Now())
@@ -54,31 +56,31 @@ func commands(perform performer) []*cobra.Command {
 	}
 }
 
-// newCommand returns a command without arguments or flags, for a caller that adds some.
-type newCommand func(use, short string, do act) *cobra.Command
+// newCommand returns a command without arguments or flags. Callers add them.
+type newCommand func(use, short string, do action) *cobra.Command
 
 // triggerSpot returns "trigger spot".
 func triggerSpot(command newCommand) *cobra.Command {
-	in, action := 2*time.Minute, "terminate"
+	in, what := 2*time.Minute, "terminate"
 	cmd := command("spot", "an interruption of a spot instance", func(s *imdstest.Server, _ []string) (string, error) {
-		s.SetSpot(action, time.Now().Add(in))
-		return fmt.Sprintf("spot interruption: %s %v after the notice", action, in), nil
+		s.SetSpot(what, time.Now().Add(in))
+		return fmt.Sprintf("spot interruption: %s %v after the notice", what, in), nil
 	})
 	duration(cmd, &in, "in", "how long after the notice EC2 acts (default 2m)")
-	oneOf(cmd, &action, "action", "what EC2 does to the instance (default terminate)", "terminate", "stop", "hibernate")
+	oneOf(cmd, &what, "action", "what EC2 does to the instance (default terminate)", "terminate", "stop", "hibernate")
 	return cmd
 }
 
-// triggerMaintenance returns "trigger maintenance".
+// triggerMaintenance returns "trigger maintenance". It schedules an event, or changes a scheduled one if --id names it.
 func triggerMaintenance(command newCommand) *cobra.Command {
 	in, length := time.Hour, 2*time.Hour
 	var event imdstest.MaintenanceEvent
 	cmd := command("maintenance", "a scheduled event", func(s *imdstest.Server, _ []string) (string, error) {
-		changed := slices.ContainsFunc(s.Scheduled(), func(e imdstest.MaintenanceEvent) bool { return e.EventId == event.EventId })
-		if event.Code == "" && !changed {
+		scheduled := slices.ContainsFunc(s.Scheduled(), func(e imdstest.MaintenanceEvent) bool { return e.EventId == event.EventId })
+		if event.Code == "" && !scheduled {
 			return "", errors.New("name what is scheduled, such as --code system-reboot")
 		}
-		if event.Code != "" { // An event that is only said to be over keeps its times.
+		if event.Code != "" { // Without --code only the state of the scheduled event changes, and not its times.
 			event.NotBefore = time.Now().Add(in)
 			event.NotAfter = event.NotBefore.Add(length)
 		}
@@ -126,7 +128,7 @@ func withdrawCommand(command newCommand) *cobra.Command {
 	return cmd
 }
 
-// show describes what the simulator announces, and the requests that it has had.
+// show is the action of "show". It describes what the simulator announces, and counts the requests that it has answered.
 func show(s *imdstest.Server, _ []string) (string, error) {
 	var b strings.Builder
 	b.WriteString("announced:")
@@ -148,7 +150,7 @@ func show(s *imdstest.Server, _ []string) (string, error) {
 	return b.String(), nil
 }
 
-// duration defines a flag for a duration that is not negative.
+// duration adds a flag for a duration that is not negative. The flag sets *d.
 func duration(cmd *cobra.Command, d *time.Duration, name, usage string) {
 	cli.Flag(cmd, name, "DURATION", usage, func(text string) error {
 		parsed, err := time.ParseDuration(text)
@@ -160,12 +162,13 @@ func duration(cmd *cobra.Command, d *time.Duration, name, usage string) {
 	})
 }
 
-// oneOf defines a flag that takes one of a few words.
-func oneOf(cmd *cobra.Command, at *string, name, usage string, words ...string) {
+// oneOf adds a flag that takes one of a few words. The flag sets *word.
+func oneOf(cmd *cobra.Command, word *string, name, usage string, words ...string) {
 	cli.Flag(cmd, name, "WORD", strings.Join(words, ", ")+": "+usage, func(text string) error {
-		if *at = text; !slices.Contains(words, text) {
+		if !slices.Contains(words, text) {
 			return fmt.Errorf("want one of %s", strings.Join(words, ", "))
 		}
+		*word = text
 		return nil
 	})
 }

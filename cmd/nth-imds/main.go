@@ -1,7 +1,7 @@
-// Command nth-imds simulates EC2's instance metadata service, to rehearse an interruption on any machine. One process serves; others
-// say what it announces.
+// Command nth-imds simulates EC2's instance metadata service, to rehearse an interruption on any machine. The simulator is the process that
+// serves, without a command. A process with a command changes what the simulator announces, or shows it.
 //
-// The service is that of pkg/imds/imdstest. A command line is posted to the process that serves, which runs it (remote.go).
+// The service is that of pkg/imds/imdstest. A process with a command posts its command line to the simulator, which runs it (remote.go).
 package main
 
 import (
@@ -29,7 +29,7 @@ func main() {
 	os.Exit(status)
 }
 
-// nthIMDS returns the commands of the program, which serves unless another is named.
+// nthIMDS returns the program's command, which serves, with its subcommands.
 func nthIMDS() *cobra.Command {
 	root := cli.Root("nth-imds", "simulate EC2's instance metadata service",
 		`nth-imds simulates EC2's instance metadata service (IMDSv2), to rehearse an interruption on any machine.
@@ -46,36 +46,37 @@ the address and each change. What is announced stays until it is withdrawn, even
 
 const defaultListen = "127.0.0.1:1338"
 
-// serve gives cmd the flags and the code to serve until its context ends.
+// serve makes cmd serve until its context ends, and adds the flags for that.
 func serve(cmd *cobra.Command) {
 	listen := cmd.Flags().String("listen", defaultListen, "the address to listen on; port 0 chooses a free one")
 	lifeCycle := "spot"
 	cli.Flag(cmd, "life-cycle", "HOW", "how the instance was bought: spot or on-demand (default spot)", func(value string) error {
-		if lifeCycle = value; value != "spot" && value != "on-demand" {
+		if value != "spot" && value != "on-demand" {
 			return errors.New("want spot or on-demand")
 		}
+		lifeCycle = value
 		return nil
 	})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		srv, err := imdstest.Listen(*listen)
+		simulator, err := imdstest.Listen(*listen)
 		if err != nil {
 			return err
 		}
 		out := cmd.OutOrStdout()
-		srv.Handle(controlPath, obey(srv, func(done string) { fmt.Fprintf(out, "%s %s\n", clock(), done) }))
-		srv.Set("meta-data/instance-life-cycle", lifeCycle)
-		printBanner(out, srv.URL, lifeCycle)
+		simulator.Handle(controlPath, runPosted(simulator, func(done string) { fmt.Fprintf(out, "%s %s\n", clock(), done) }))
+		simulator.Set("meta-data/instance-life-cycle", lifeCycle)
+		printBanner(out, simulator.URL, lifeCycle)
 		<-cmd.Context().Done()
-		srv.Close()
-		seen := srv.Requests()
-		fmt.Fprintf(out, "%s stopped, after %d requests, %d of them for tokens\n", clock(), seen.Total, seen.Tokens)
+		simulator.Close()
+		requests := simulator.Requests()
+		fmt.Fprintf(out, "%s stopped, after %d requests, %d of them for tokens\n", clock(), requests.Total, requests.Tokens)
 		return nil
 	}
 }
 
-// printBanner prints what is served and where. Programs read the address from the end of its first line.
+// printBanner prints what is served and where. Programs read the address from the end of the first line.
 func printBanner(out io.Writer, url, lifeCycle string) {
-	server := ""
+	server := "" // what a command needs to find this simulator
 	if url != "http://"+defaultListen {
 		server = " --server " + url
 	}
@@ -86,4 +87,5 @@ func printBanner(out io.Writer, url, lifeCycle string) {
 `, url, imdstest.InstanceID, imdstest.InstanceType, lifeCycle, imdstest.AvailabilityZone, server)
 }
 
+// clock returns the time of day for a line of output.
 func clock() string { return time.Now().Format("15:04:05.000") }

@@ -23,25 +23,25 @@ import (
 )
 
 const (
-	// controlPath is a path that EC2 does not have. A command is posted to it, as a JSON list of its words.
+	// controlPath is a path that EC2's service does not have. A command line is posted to it, as a JSON list of words.
 	controlPath = "/nth-imds/"
-	// callTimeout is how long a simulator may take to answer.
+	// callTimeout is how long the simulator may take to answer.
 	callTimeout = 10 * time.Second
-	// commandLimit and answerLimit bound what is read of a command and of its answer, in bytes.
+	// commandLimit and answerLimit bound what is read of a command line and of the simulator's answer, in bytes.
 	commandLimit, answerLimit = 64 << 10, 1 << 20
 )
 
-// remoteCommands returns commands that post their command line to the nth-imds that serves.
+// remoteCommands returns commands that post their command line to the simulator.
 func remoteCommands() []*cobra.Command {
 	var server string
-	all := commands(func(cmd *cobra.Command, args []string, _ act) error {
-		words := strings.Fields(cmd.CommandPath())[1:]
+	all := commands(func(cmd *cobra.Command, args []string, _ action) error {
+		words := strings.Fields(cmd.CommandPath())[1:] // without "nth-imds"
 		cmd.Flags().Visit(func(f *pflag.Flag) {
-			if f.Name != "server" {
+			if f.Name != "server" { // The simulator's commands lack this flag.
 				words = append(words, "--"+f.Name+"="+f.Value.String())
 			}
 		})
-		return ask(cmd, server, append(words, args...))
+		return post(cmd, server, append(words, args...))
 	})
 	for _, cmd := range all {
 		cmd.PersistentFlags().StringVar(&server, "server", cmp.Or(os.Getenv("NTH_IMDS"), "http://"+defaultListen), "the URL of the simulator, or $NTH_IMDS")
@@ -49,8 +49,8 @@ func remoteCommands() []*cobra.Command {
 	return all
 }
 
-// ask posts the words of a command to the simulator, and prints the answer.
-func ask(cmd *cobra.Command, server string, words []string) error {
+// post posts the words of a command line to the simulator, and prints the answer. If the simulator refuses the command, its reason is the error.
+func post(cmd *cobra.Command, server string, words []string) error {
 	if !strings.Contains(server, "://") {
 		server = "http://" + server
 	}
@@ -85,11 +85,14 @@ func ask(cmd *cobra.Command, server string, words []string) error {
 	}
 }
 
-// obey returns a handler that runs the commands that other processes of this machine post. It calls changed with what a command has done.
-func obey(s *imdstest.Server, changed func(done string)) http.Handler {
+// runPosted returns the simulator's handler for controlPath. It runs the command lines that other processes of this machine post. If a command
+// changes something, the handler calls changed with a line that says what.
+func runPosted(s *imdstest.Server, changed func(done string)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, _ := net.SplitHostPort(r.RemoteAddr)
-		if ip, err := netip.ParseAddr(host); err != nil || !ip.Unmap().IsLoopback() || r.Method != http.MethodPost {
+		ip, err := netip.ParseAddr(host)
+		fromHere := err == nil && ip.Unmap().IsLoopback()
+		if !fromHere || r.Method != http.MethodPost {
 			http.Error(w, "commands are taken only from the machine that nth-imds runs on", http.StatusForbidden)
 			return
 		}
@@ -99,23 +102,23 @@ func obey(s *imdstest.Server, changed func(done string)) http.Handler {
 			return
 		}
 		root := &cobra.Command{Use: "nth-imds", SilenceErrors: true, SilenceUsage: true}
-		root.AddCommand(commands(func(cmd *cobra.Command, args []string, do act) error {
-			done, err := do(s, args)
+		root.AddCommand(commands(func(cmd *cobra.Command, args []string, do action) error {
+			result, err := do(s, args)
 			if err != nil {
 				return err
 			}
-			if cmd.Name() != "show" {
-				changed(done)
+			if cmd.Name() != "show" { // "show" changes nothing.
+				changed(result)
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), done)
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), result)
 			return err
 		})...)
-		var out, wrong bytes.Buffer
-		status := cli.Run(r.Context(), root, words, &out, &wrong, func(stderr io.Writer, err error) { fmt.Fprintln(stderr, err) })
+		var stdout, stderr bytes.Buffer
+		status := cli.Run(r.Context(), root, words, &stdout, &stderr, func(stderr io.Writer, err error) { fmt.Fprintln(stderr, err) })
 		if status != cli.ExitOK {
-			http.Error(w, wrong.String(), http.StatusBadRequest)
+			http.Error(w, stderr.String(), http.StatusBadRequest)
 			return
 		}
-		_, _ = w.Write(out.Bytes())
+		_, _ = w.Write(stdout.Bytes()) // If the other process has ended, nobody needs the answer.
 	})
 }
