@@ -1,13 +1,18 @@
 // Package agent is the loop: snapshot → decide → record → act → report.
 //
-// Sources deliver what is announced. One goroutine folds it into the record, asks the policy for the one goal for the node, and
-// makes the work in progress pursue it: either a guard, which stands as long as the node is to be closed and is adjusted when
-// the goal changes, or an uncordon, which takes back what nth has set. Work is recorded before it begins, and its result
-// afterwards, so that after a crash, an upgrade or a reboot the goal is the same. The outcome of each event follows from the
-// state of the node, whatever work is in progress.
+// Sources deliver what is announced. One goroutine, the loop, brings the record up to date and asks the policy for the one goal for the node. Then it
+// starts, adjusts or stops the work in progress, so that this pursues the goal. Work is either a guard or an uncordon:
+//   - A guard (drain.Node.Guard) cordons and drains the node, and runs as long as the node is to be closed.
+//   - An uncordon takes back what nth has set on the node.
 //
-// The loop waits for nothing: not for the node, the disk or a listener. The package owns the interfaces it calls. Run ends when
-// its context does, and leaves the node as it is.
+// Work is recorded before it begins, and its result afterwards, so that after a crash, an upgrade or a reboot the goal is the same. The outcome of
+// each event follows from the record and the state of the node: see policy.Settings.Settled.
+//
+// The loop does not wait for the node, the disk or a listener: other goroutines post functions, which the loop calls. Run ends when its context
+// does, and leaves the node as it is.
+//
+// pkg/policy explains its terms: look, stand, released, left alone. A step is a cordon, a drain or an uncordon as it is reported for one event; a
+// change of an event or a step is reported as a state.Transition.
 //
 // A newcomer starts at Agent.loop. What comes from sources is in look.go, what is done to the node in work.go, and what is reported in report.go.
 package agent
@@ -42,14 +47,17 @@ type HealthChecker interface {
 type Node interface {
 	Guard(ctx context.Context, task *drain.Task, report func(drain.Progress))
 	Uncordon(ctx context.Context, booted drain.Booted) (drain.UncordonResult, error)
+	// Claim reads the claim on the node's cordon. ours is false if nth has set nothing on the node.
 	Claim(ctx context.Context) (claim drain.Claim, ours bool, err error)
 }
 
-// Record has the entries of all events. Put adds entries at once. It calls written, from any goroutine, when they are on disk,
-// or with the error if they are not: then they last until the process ends. Flush waits until everything is written.
+// Record has the entries of all events: see record.Store.
 type Record interface {
 	Entries() []state.Entry
+	// Put adds entries at once, and does not wait for the disk. It calls written, from any goroutine, with nil when the entries are on disk. With
+	// an error they are only in memory, until the process ends.
 	Put(written func(error), entries ...state.Entry)
+	// Flush waits until everything is written.
 	Flush(ctx context.Context) error
 }
 
@@ -58,17 +66,19 @@ type Service interface {
 	Ready()
 	Status(format string, args ...any)
 	Stopping()
+	// Beat feeds the watchdog.
 	Beat()
 }
 
-// Identity keeps the credential valid until ctx ends. It reports each time what it has learned: the node's name, or an error.
+// Identity keeps the kubelet's credential valid.
 type Identity interface {
+	// KeepWarm runs until ctx ends. After each attempt it reports the node's name, or why there is no credential.
 	KeepWarm(ctx context.Context, report func(node string, err error))
 }
 
-// Listener gets the transitions of events, steps and pods, in order, from one goroutine, after the journal. OnTransition must not block, so that no listener
-// can hold up a drain.
+// Listener gets the transitions of events, steps and pods in sequence, from the loop's goroutine.
 type Listener interface {
+	// OnTransition is called after the transition was logged. It must not block, so that no listener can hold up a drain.
 	OnTransition(state.Transition)
 }
 
@@ -78,26 +88,26 @@ type Config struct {
 	Node     Node
 	Identity Identity
 	Record   Record
-	// Service is nil for one of several agents in a process, which does not log its start and stop.
+	// Service is nil for one of several agents in a process. Such an agent does not log its start and stop.
 	Service Service
 	Policy  policy.Settings
-	// Unwatched are the kinds that no source looks for: nothing of them counts as announced. Nil if there are none.
+	// Unwatched are the kinds that no source looks for: no event of these kinds counts as announced. May be nil.
 	Unwatched []event.Kind
 	// BootID is the kernel's ID of this boot.
 	BootID string
 	// NodeName is the node's name, if it is known from the start; otherwise Identity reports it.
 	NodeName string
-	// Remote: the node is another machine, whose Node has been read. So a missing one was deleted, the Record has its claim, and BootID may be
-	// old by the time of an uncordon.
+	// Remote: the node is another machine, and the caller has read its Node. So a Node that is missing was deleted, and the Record has what the
+	// claim on the Node says. BootID may be old by the time of an uncordon.
 	Remote bool
 	Log    *logrus.Entry
 	// Now reads the clock by which the times in the Record are, from any goroutine: see record.Store.Now. Nil means time.Now.
 	Now func() time.Time
-	// Settled, if set, is called with the outcome of each announced event, "" while something is still to be done for it. The
-	// latest call counts, as operators may change their minds. It is called often and must not block.
+	// Settled, if set, is called with the outcome of each announced event, "" while something is still to be done for the event. The
+	// latest call counts, as operators may change their minds. Settled is called often and must not block.
 	Settled func(event.Event, event.Outcome)
 	// Rested, if set, is called for each announced event for which nothing is being done. again is when something may be due for
-	// it without further news; zero if never. It is called often and must not block.
+	// the event, even if nothing new is reported; zero means never. Rested is called often and must not block.
 	Rested func(ev event.Event, again time.Time)
 	// DryRun makes all messages say that nothing is done. Node must be one that does nothing.
 	DryRun bool
@@ -109,30 +119,30 @@ type Config struct {
 
 // Agent is the daemon for one node. After Run has begun, its fields belong to the loop; other goroutines post to it.
 type Agent struct {
-	cfg   Config
-	tasks sync.WaitGroup
-	began time.Time // when Run began, by the loop's clock
+	cfg            Config
+	tasks          sync.WaitGroup
+	began, stopped time.Time // when Run began, and when it stopped, by the loop's clock; zero before that
 
 	known   map[event.Kind][]event.Event // the last snapshot of each kind
-	looked  map[event.Kind]time.Time     // when that came
-	trouble map[event.Kind]trouble
-	stalled bool          // a source is, and this was logged
-	ahead   time.Duration // by how much the loop's clock is ahead of the one that documents are dated by
+	looked  map[event.Kind]time.Time     // when the last snapshot of each kind came
+	trouble map[event.Kind]trouble       // the outage of each kind that has one
+	stalled bool                         // a source has stalled, and this was logged
+	ahead   time.Duration                // by how much the loop's clock is ahead of EC2's, by which documents are dated
 
 	node    string // the node's name; empty until it is known
-	waiting error  // why there is no identity; nil if there is one
+	waiting error  // why there is no credential; nil if there is one
 
-	work        *work        // nil if nothing is being done
-	generation  int          // the last generation of a guard's goal
+	work        *work        // the work in progress; nil if nothing is being done
+	generation  int          // the last drain.Goal.Generation
 	result      drain.Result // what the guard had done when an event's drain last ended
-	total, left int          // pods to evict, as the guard last reported
+	total, left int          // how many pods a drain has found to evict, and how many of them are left, as the guard last reported
 
 	// written is closed when the last Put is on disk or has failed.
 	written <-chan struct{}
 
 	mu     sync.Mutex
-	posted []func()      // what the loop has to call; mu guards it
-	news   chan struct{} // has an element if something was posted
+	posted []func()      // what the loop has to call; guarded by mu
+	wake   chan struct{} // has an element if something was posted
 }
 
 // New returns an agent that has not started yet.
@@ -142,18 +152,18 @@ func New(cfg Config) *Agent {
 	}
 	known := map[event.Kind][]event.Event{}
 	for _, kind := range cfg.Unwatched {
-		known[kind] = nil
+		known[kind] = nil // An empty snapshot, which no source replaces.
 	}
 	return &Agent{
-		cfg: cfg, news: make(chan struct{}, 1), node: cfg.NodeName, known: known,
+		cfg: cfg, wake: make(chan struct{}, 1), node: cfg.NodeName, known: known,
 		looked: map[event.Kind]time.Time{}, trouble: map[event.Kind]trouble{},
 	}
 }
 
-// flushTimeout is how long the agent waits for the record when it stops: a busy disk may take some seconds, and the next process relies on it.
+// flushTimeout is how long an agent that stops waits for the record, on which the next process relies. A busy disk may take some seconds.
 const flushTimeout = 10 * time.Second
 
-// Run watches, decides and acts until ctx ends.
+// Run watches, decides and acts until ctx ends. It returns when all its goroutines have ended and the record is written.
 func (a *Agent) Run(ctx context.Context) {
 	a.began = a.now()
 	defer a.tasks.Wait()
@@ -181,7 +191,8 @@ func (a *Agent) Run(ctx context.Context) {
 	}
 	a.stopWork()
 	a.flush(ctx)
-	a.show(a.now())
+	a.stopped = a.now()
+	a.show()
 	if a.cfg.Service != nil {
 		a.logger(systemd.Stopping, state.Entry{}).Info("stopped; the node is left as it is")
 	}
@@ -201,14 +212,14 @@ func (a *Agent) logUnwritten(err error) {
 	a.logger(systemd.StateTrouble, state.Entry{}).WithError(err).Error("cannot write the state record; a restart now may forget what was done")
 }
 
-// tick is how often the loop decides without news, updates the status, feeds the watchdog and sees whether the guard's deadlines are still right.
+// tick is how often the loop decides although nothing was posted. At each tick it also feeds the watchdog and updates the status.
 const tick = time.Second
 
-// loop decides after all news and at each tick, until ctx ends.
+// loop decides after everything that was posted, and at each tick, until ctx ends.
 func (a *Agent) loop(ctx context.Context) {
 	ticks := time.NewTicker(tick)
 	defer ticks.Stop()
-	a.show(time.Time{})
+	a.show()
 	for ctx.Err() == nil {
 		sit, goal := a.decide()
 		a.pursueGoal(ctx, goal)
@@ -218,25 +229,25 @@ func (a *Agent) loop(ctx context.Context) {
 		case <-ticks.C:
 			a.feedWatchdog()
 			a.endOutages()
-			a.show(time.Time{})
-		case <-a.news:
-			a.handleNews()
+			a.show()
+		case <-a.wake:
+			a.callPosted()
 		}
 	}
 }
 
-// feedWatchdog feeds the service manager's watchdog, unless a source has stalled: nth would miss events then, so the service
-// manager has to restart it.
+// feedWatchdog feeds the service manager's watchdog, unless a source has stalled. Then nth would miss events, so the service
+// manager has to restart nth. The first of several stalls in a row is logged.
 func (a *Agent) feedWatchdog() {
 	if a.cfg.Service == nil {
 		return
 	}
 	for _, s := range a.cfg.Sources {
-		pulse, ok := s.(HealthChecker)
+		checker, ok := s.(HealthChecker)
 		if !ok {
 			continue
 		}
-		if err := pulse.Stalled(); err != nil {
+		if err := checker.Stalled(); err != nil {
 			if !a.stalled {
 				a.logger(systemd.SourceTrouble, state.Entry{}).WithError(err).
 					Error("reading events from EC2 or logind has stalled; waiting for the service manager to restart nth")
@@ -249,22 +260,23 @@ func (a *Agent) feedWatchdog() {
 	a.cfg.Service.Beat()
 }
 
-// decide brings the record up to date, and returns the goal and what it was derived from.
+// decide brings the record up to date, and emits what has changed. It returns the goal, and the situation that the goal was derived from.
 func (a *Agent) decide() (policy.Situation, policy.Goal) {
 	sit := a.situation()
 	for changed := a.cfg.Policy.Fold(sit); len(changed) > 0; changed = a.cfg.Policy.Fold(sit) {
 		past := sit.Past
 		for i, e := range changed {
 			before, _ := policy.Find(past, e.Event.ID)
-			if e.Phase != before.Phase && (e.Phase == state.Drained || e.Phase == state.Incomplete) {
+			drainEnds := e.Phase != before.Phase && (e.Phase == state.Drained || e.Phase == state.Incomplete)
+			if drainEnds {
 				changed[i].Result = a.resultNow()
 			}
 		}
 		a.put(changed...)
 		sit.Past = a.cfg.Record.Entries()
 		for _, e := range changed {
-			before, met := policy.Find(past, e.Event.ID)
-			a.emitChange(before, met, e)
+			before, recorded := policy.Find(past, e.Event.ID)
+			a.emitChange(before, recorded, e)
 		}
 	}
 	return sit, a.cfg.Policy.Decide(sit)
@@ -287,7 +299,7 @@ func (a *Agent) reportOutcomes(sit policy.Situation) {
 	}
 }
 
-// situation collects what the policy decides by: the record, and what is known of the sources and the node.
+// situation returns what the policy decides by: the record, and what is known of the sources and the node.
 func (a *Agent) situation() policy.Situation {
 	failing := map[event.Kind]time.Time{}
 	for kind := range a.trouble {
@@ -298,18 +310,21 @@ func (a *Agent) situation() policy.Situation {
 	sit := policy.Situation{
 		Now: a.now(), BootID: a.cfg.BootID, Known: a.known, Failing: failing, Past: a.cfg.Record.Entries(),
 	}
-	// What the guard has reported holds for the events of its goal, and for none that joins.
-	if w := a.work; w != nil && w.task != nil && !w.stopping && w.reported == a.generation {
-		sit.NodeFor = w.goal.Events
-		sit.Node = policy.Node{
-			Closed: w.state.Closed, Drained: w.state.Drained && w.guardGoal.Evict, Looked: w.state.Looked, NoCordon: w.state.Left, NoDrain: w.state.Limited,
-			CordonStamp: w.state.CordonStamp,
-		}
+	w := a.work
+	if w == nil || !w.guards() || w.reported != a.generation { // No guard has reported for the present goal.
+		return sit
+	}
+	// The report is about the events of the guard's goal, not about one that joins.
+	sit.NodeFor = w.goal.Events
+	sit.Node = policy.Node{
+		Closed: w.state.Closed, Drained: w.state.Drained && w.guardGoal.Evict,
+		Looked: w.state.Looked, NoCordon: w.state.Left, NoDrain: w.state.Limited,
+		CordonStamp: w.state.CordonStamp,
 	}
 	return sit
 }
 
-// put records entries, without waiting for the disk. A failure is logged.
+// put records entries, without waiting for the disk. An error of the disk is logged when it comes.
 func (a *Agent) put(entries ...state.Entry) {
 	written := make(chan struct{})
 	a.written = written
@@ -321,22 +336,22 @@ func (a *Agent) put(entries ...state.Entry) {
 	}, entries...)
 }
 
-// entry returns the recorded entry of an event.
+// entry returns the recorded entry of an event; the zero value if the record has none.
 func (a *Agent) entry(id string) state.Entry {
 	e, _ := policy.Find(a.cfg.Record.Entries(), id)
 	return e
 }
 
-// post has the loop call f, after what was posted before. It may be called from any goroutine, and does not block.
+// post has the loop call f, after what was posted before. Any goroutine may call post, which does not block.
 func (a *Agent) post(f func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.posted = append(a.posted, f)
-	loop.Nudge(a.news)
+	loop.Nudge(a.wake)
 }
 
-// handleNews calls what was posted.
-func (a *Agent) handleNews() {
+// callPosted calls the functions that were posted. Only the loop's goroutine calls it.
+func (a *Agent) callPosted() {
 	a.mu.Lock()
 	posted := a.posted
 	a.posted = nil

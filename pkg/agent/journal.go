@@ -18,11 +18,11 @@ import (
 
 // message is what is logged for a transition: one short sentence.
 type message struct {
-	id    string
+	id    string // the message ID
 	level logrus.Level
 	// text may have placeholders in braces: see fill.
 	text string
-	// fits is a condition on the transition; nil if there is none.
+	// fits says for which transitions of its kind the message is; nil means for all.
 	fits func(state.Transition) bool
 }
 
@@ -30,28 +30,27 @@ func info(id, text string) message    { return message{id: id, level: logrus.Inf
 func warn(id, text string) message    { return message{id: id, level: logrus.WarnLevel, text: text} }
 func failure(id, text string) message { return message{id: id, level: logrus.ErrorLevel, text: text} }
 
-// when returns the message with the condition that fits reports true.
+// when returns the message for those transitions only for which fits returns true.
 func (m message) when(fits func(state.Transition) bool) message {
 	m.fits = fits
 	return m
 }
 
-// messages has all messages by the kind of the transition. The first one whose condition holds is logged; if there is none, nothing
-// is.
+// messages has the messages for each kind of transition. The first message that fits the transition is logged; nothing is logged if no message fits.
 var messages = map[state.TransitionKind][]message{
 	state.Announced:  {warn(systemd.EventSeen, "{kind}: {plan}")},
-	state.Changed:    {info(systemd.EventSeen, "{kind}: changed: {plan}")},
+	state.Changed:    {info(systemd.EventSeen, "{kind} has changed: {plan}")},
 	state.Missed:     {info(systemd.EventWithdrawn, "{kind}: no longer announced; waiting to confirm before undoing anything")},
 	state.ClosedWith: {info(systemd.EventWithdrawn, "{kind}: {ending}; nothing more to do for it")},
 	state.Begun: {
 		warn(systemd.DrainStarted, "{not}draining the node: {reason} ({time})").when(isDraining),
 		info(systemd.EventWithdrawn, "{not}uncordoning the node: {reason}").when(actionIs(policy.Uncordon)),
 	},
-	state.CalledBack: {info(systemd.EventWithdrawn, "stopping the {action} for {kind}: it is over, or its action has changed")},
+	state.CalledBack: {info(systemd.EventWithdrawn, "stopping the {action}: {kind} no longer asks for it")},
 	state.Done:       {warn(systemd.Drained, "{drained}").when(actionIs(policy.Drain))},
 	state.RanOut:     {failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}")},
 	state.Failed: {
-		failure(systemd.DrainIncomplete, "the drain failed; retrying").when(actionIs(policy.Drain)),
+		failure(systemd.DrainIncomplete, "the node could not be cordoned for the drain; retrying").when(actionIs(policy.Drain)),
 		failure(systemd.DrainIncomplete, "the node could not be cordoned; retrying").when(actionIs(policy.Cordon)),
 	},
 	state.LeftAlone: {
@@ -64,7 +63,9 @@ var messages = map[state.TransitionKind][]message{
 		info(systemd.CordonLifted, "someone uncordoned the node during this event; pods from before are still evicted, later ones stay").when(actionIs(policy.Drain)),
 		info(systemd.CordonLifted, "someone uncordoned the node during this event; nth leaves it open"),
 	},
-	state.NodeOptedOut:     {info(systemd.DrainLeft, "annotation "+drain.ActionAnnotation+" asks to leave the node alone")},
+	state.NodeOptedOut: {
+		info(systemd.DrainLeft, "annotation "+drain.ActionAnnotation+" asks to leave the node alone; nth neither cordons nor drains it"),
+	},
 	state.NodeMissing:      {info(systemd.DrainStarted, "there is no Node object: {detail}; it is cordoned once it is registered")},
 	state.NodeExcluded:     {info(systemd.Cordoned, "excluded the node from external load balancers")},
 	state.NodeUnclosable:   {warn(systemd.PodHeld, "{detail}")},
@@ -97,7 +98,7 @@ var messages = map[state.TransitionKind][]message{
 	state.VolumesInUse:     {info(systemd.PodGone, "waiting for volumes: {detail} still in use")},
 }
 
-// isDraining reports whether a transition belongs to a drain that is under way. The beginning of one that is over already is not logged.
+// isDraining reports whether a transition belongs to a drain that is still under way. The beginning of a drain that is over already is not logged.
 func isDraining(t state.Transition) bool {
 	return actionIs(policy.Drain)(t) && t.Entry.Phase == state.Draining
 }
@@ -126,7 +127,7 @@ func (a *Agent) write(t state.Transition) {
 	log.Log(all[i].level, a.fill(all[i].text, t))
 }
 
-// logger returns a logger with the journal's fields: the message ID, the node, and the event of an entry if that has one.
+// logger returns a logger with the journal's fields: the message ID, the node, and the entry's event. An empty entry adds no fields.
 func (a *Agent) logger(id string, e state.Entry) *logrus.Entry {
 	fields := logrus.Fields{systemd.FieldMessageID: id}
 	if a.node != "" {
@@ -141,7 +142,7 @@ func (a *Agent) logger(id string, e state.Entry) *logrus.Entry {
 	return a.cfg.Log.WithFields(fields)
 }
 
-// would returns words for something that was done; they say so if this is a dry run.
+// would returns the words in done, such as "uncordoned the node". In a dry run, they say that this would have been done.
 func (a *Agent) would(done string) string {
 	if a.cfg.DryRun {
 		return "dry run: would have " + done
@@ -160,7 +161,7 @@ func (a *Agent) fill(format string, t state.Transition) string {
 		"{pod}", t.Pod, "{detail}", t.Detail, "{total}", strconv.Itoa(t.Total), "{left}", strconv.Itoa(t.Left),
 		"{pods}", text.Pods(t.Total), "{took}", t.Took.Round(time.Millisecond).String(), "{not}", not, "{would}", a.would(""),
 	}
-	switch t.Kind { // The others need no more.
+	switch t.Kind { // Messages for other kinds have no more placeholders.
 	case state.Begun:
 		words = append(words, "{time}", timeLeft(t))
 	case state.Done:
@@ -171,7 +172,7 @@ func (a *Agent) fill(format string, t state.Transition) string {
 	return strings.NewReplacer(words...).Replace(format)
 }
 
-// timeLeft says how much time is left until the deadline.
+// timeLeft says in words how much time is left until a transition's deadline.
 func timeLeft(t state.Transition) string {
 	if t.Deadline.IsZero() {
 		return "no deadline"
@@ -179,10 +180,10 @@ func timeLeft(t state.Transition) string {
 	return fmt.Sprintf("%.0f s left", max(t.Deadline.Sub(t.At), 0).Seconds())
 }
 
-// drained describes a drain that is done.
+// drained says in words what a drain that is done did, and when it was done compared with its deadline.
 func (a *Agent) drained(t state.Transition) string {
 	r := t.Entry.Result
-	if r == nil {
+	if r == nil { // No guard has worked for the event.
 		r = &state.Result{}
 	}
 	if a.cfg.DryRun {
@@ -190,11 +191,12 @@ func (a *Agent) drained(t state.Transition) string {
 	}
 	said := fmt.Sprintf("drained: %s evicted, %d deleted, %d left in place", text.Pods(r.Evicted), r.Deleted, r.Skipped)
 	if !t.Deadline.IsZero() {
-		left, side := t.Deadline.Sub(t.At).Seconds(), "before"
+		left := t.Deadline.Sub(t.At).Seconds()
 		if left < 0 {
-			left, side = -left, "after"
+			said += fmt.Sprintf("; %.0f s after the deadline", -left)
+		} else {
+			said += fmt.Sprintf("; %.0f s before the deadline", left)
 		}
-		said += fmt.Sprintf("; %.0f s %s the deadline", left, side)
 	}
 	if t.Outcome == state.NodeGone {
 		said += "; the Node no longer exists"
@@ -202,10 +204,10 @@ func (a *Agent) drained(t state.Transition) string {
 	return said
 }
 
-// incomplete describes how far a drain came that ran out of time.
+// incomplete says in words how far a drain that ran out of time has come.
 func incomplete(t state.Transition) string {
 	r := t.Entry.Result
-	if r == nil {
+	if r == nil { // No guard has worked for the event.
 		return "the deadline passed before nth could continue; remaining pods unknown"
 	}
 	left := slices.Clone(r.Left)
@@ -214,7 +216,7 @@ func incomplete(t state.Transition) string {
 			left[i] += " (held by " + by + ")"
 		}
 	}
-	if len(left) == 0 { // Pods have not been listed yet, or not since the last change.
+	if len(left) == 0 { // The guard has not listed the pods yet, or not since its goal changed.
 		left = []string{"not known"}
 	}
 	return fmt.Sprintf("%s evicted, %d deleted, left: %s", text.Pods(r.Evicted), r.Deleted, strings.Join(left, ", "))

@@ -12,80 +12,83 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// now is the time by the loop's clock (Config.Now). All times of the record, the policy and the loop are read from it, so that a span keeps its
-// length whatever becomes of the machine's clock.
+// now returns the time by the loop's clock (Config.Now), without a monotonic reading. All times of the record, the policy and the loop are read from
+// this clock, so that they stay comparable if somebody sets the machine's clock.
 func (a *Agent) now() time.Time { return a.cfg.Now().Round(0) }
 
-// sink is the event.Sink of all sources. It dates what comes.
+// sink is the event.Sink of all sources. Sources call it from their goroutines; it notes the time, and posts the rest to the loop.
 type sink struct{ *Agent }
 
-// Snapshot implements event.Sink.
+// Snapshot implements event.Sink: the events replace those of the last snapshot.
 func (a sink) Snapshot(s event.Snapshot) {
-	f := found{s, a.now(), time.Now()}
-	a.post(func() { a.looked[s.Kind], a.known[s.Kind] = f.at, a.credibleEvents(f) })
+	d := delivery{s, a.now(), time.Now()}
+	a.post(func() { a.looked[s.Kind], a.known[s.Kind] = d.at, a.credibleEvents(d) })
 }
 
-// Trouble implements event.Sink.
+// Trouble implements event.Sink: a look for a kind has failed.
 func (a sink) Trouble(kind event.Kind, err error) {
 	at := a.now()
 	a.post(func() { a.handleFailedLook(kind, err, at) })
 }
 
-// found is a snapshot, and when it came by the loop's clock and by the monotonic one.
-type found struct {
+// delivery is a snapshot, and when it came: by the loop's clock (at), and by the monotonic clock.
+type delivery struct {
 	event.Snapshot
-	at, since time.Time
+	at, monotonic time.Time
 }
 
-// credibleEvents returns the events of a snapshot by the loop's clock, without times that cannot be recorded.
-func (a *Agent) credibleEvents(f found) []event.Event {
-	a.compareClocks(f)
-	events := slices.Clone(f.Events)
+// credibleEvents returns the events of a snapshot, with their times by the loop's clock. A time that is not credible becomes zero.
+func (a *Agent) credibleEvents(d delivery) []event.Event {
+	a.compareClocks(d)
+	// These sources give a deadline by the monotonic clock. Documents are dated by the source's clock.
+	monotonic := d.Kind.Local() || d.Kind == event.ASGTermination || d.Kind == event.Manual
+	events := slices.Clone(d.Events)
 	for i, ev := range events {
 		ev = ev.Credible()
-		if f.Kind.Local() || f.Kind == event.ASGTermination || f.Kind == event.Manual {
-			ev.Deadline = a.deadlineLeft(ev, f)
-		} else if !f.Clock.IsZero() {
-			ev.Noticed, ev.Deadline, ev.Until = a.moved(ev.Noticed), a.moved(ev.Deadline), a.moved(ev.Until)
+		if monotonic {
+			ev.Deadline = a.fromMonotonic(ev, d)
+		} else if !d.Clock.IsZero() {
+			ev.Noticed, ev.Deadline, ev.Until = a.fromDocument(ev.Noticed), a.fromDocument(ev.Deadline), a.fromDocument(ev.Until)
 		}
 		events[i] = ev
 	}
 	return events
 }
 
-// clockTolerance is by how much the loop's clock may differ from a source's without consequences: a source dates its documents
-// in whole seconds, and no event is changed for less.
+// clockTolerance is by how much the difference of the clocks may be wrong before compareClocks corrects it: sources date their documents in whole
+// seconds.
 const clockTolerance = 2 * time.Second
 
-// compareClocks updates a.ahead, the difference between the loop's clock and the source's, from a snapshot. Times in documents are moved by that
-// difference. It stays as it is while it can be right, so that no time moves from one look to the next. Otherwise it becomes the least that it
-// can be, which gives nothing more time than it has.
-func (a *Agent) compareClocks(f found) {
-	if f.Clock.IsZero() { // The source does not say.
+// compareClocks updates a.ahead from a snapshot: by how much the loop's clock is ahead of the source's clock. A snapshot bounds that difference.
+//
+// A difference within the bounds stays as it is, so that no deadline moves from one look to the next. Otherwise the lower bound replaces it, so that
+// no deadline becomes later than it is.
+func (a *Agent) compareClocks(d delivery) {
+	if d.Clock.IsZero() { // The source does not say what its clock reads.
 		return
 	}
-	most := f.at.Sub(f.Clock)
-	least := most - f.Within
+	most := d.at.Sub(d.Clock)
+	least := most - d.Within
 	if a.ahead < least-clockTolerance || a.ahead > most+clockTolerance {
 		a.ahead = least
 	}
 }
 
-// moved converts a time in a document to the loop's clock.
-func (a *Agent) moved(t time.Time) time.Time {
+// fromDocument converts a time in a document to the loop's clock. Zero stays zero.
+func (a *Agent) fromDocument(t time.Time) time.Time {
 	if t.IsZero() {
 		return t
 	}
 	return t.Add(a.ahead)
 }
 
-// deadlineLeft returns the deadline, by the loop's clock, of an event whose source gives it by the monotonic clock: a shutdown or hibernation, a
-// lifecycle hook, or "nth drain". It returns the deadline that is known already if both mean the same moment.
-func (a *Agent) deadlineLeft(ev event.Event, f found) time.Time {
+// fromMonotonic returns the deadline, by the loop's clock, of an event whose source gives it by the monotonic clock: a shutdown or hibernation, a
+// lifecycle hook, or "nth drain". The deadline that is known already stays if it is the same but for rounding, so that it does not move at each look.
+func (a *Agent) fromMonotonic(ev event.Event, d delivery) time.Time {
 	if ev.Deadline.IsZero() {
 		return ev.Deadline
 	}
-	deadline := f.at.Add(ev.Deadline.Sub(f.since))
+	deadline := d.at.Add(ev.Deadline.Sub(d.monotonic))
 	for _, known := range a.known[ev.Kind] {
 		if known.ID == ev.ID && deadline.Sub(known.Deadline).Abs() < tick {
 			return known.Deadline
@@ -94,7 +97,7 @@ func (a *Agent) deadlineLeft(ev event.Event, f found) time.Time {
 	return deadline
 }
 
-// trouble is an outage of a source: since when looks fail, and when and why the last one did.
+// trouble is an outage of a source: since when looks for a kind fail, and when and why the last look failed.
 type trouble struct {
 	since, last time.Time
 	err         string
@@ -107,23 +110,24 @@ func (a *Agent) handleFailedLook(kind event.Kind, err error, at time.Time) {
 		t.since = at
 		a.aboutKind(systemd.SourceTrouble, kind).Warnf("cannot read %s: %s; keeping last known state", kind, err)
 	}
-	if !kube.EqualIgnoringDigits(err.Error(), t.err) { // The status shows it.
+	if !kube.EqualIgnoringDigits(err.Error(), t.err) { // The status shows t.err, and must not change with each port and time.
 		t.err = err.Error()
 	}
 	t.last = at
 	a.trouble[kind] = t
 }
 
-// failing reports whether the last look for a kind failed.
+// failing reports whether the last look for a kind failed: no snapshot has come since.
 func (a *Agent) failing(kind event.Kind) bool {
 	t, lasts := a.trouble[kind]
 	return lasts && !a.looked[kind].After(t.last)
 }
 
-// recoveredAfter is how long after the last failed look an outage is over, if looks succeed: a source that fails every few seconds has one outage.
+// recoveredAfter is how long after the last failed look an outage is over, if looks succeed again. A source that fails every few seconds has one
+// outage, not many.
 const recoveredAfter = 10 * time.Second
 
-// endOutages ends the outages that are over.
+// endOutages ends and logs the outages that are over.
 func (a *Agent) endOutages() {
 	for kind, t := range a.trouble {
 		if !a.failing(kind) && a.now().Sub(t.last) >= recoveredAfter {
@@ -138,16 +142,19 @@ func (a *Agent) aboutKind(id string, kind event.Kind) *logrus.Entry {
 	return a.logger(id, state.Entry{Event: event.Event{Kind: kind}})
 }
 
-// handleIdentity handles what the identity reports: it keeps the node's name, and logs when the credential comes, goes or changes.
+// handleIdentity handles what the Identity reports: the node's name, or why there is no credential. It logs only what is new.
 func (a *Agent) handleIdentity(node string, err error) {
-	switch {
-	case err == nil && (a.waiting != nil || a.node != node):
-		a.node = node
-		if a.cfg.Service != nil { // Otherwise the caller has named the node.
-			a.logger(systemd.IdentityFound, state.Entry{}).Infof("acting for node %s", node)
-		}
-	case err != nil && (a.waiting == nil || !kube.EqualIgnoringDigits(a.waiting.Error(), err.Error())):
-		a.logger(systemd.IdentityWaiting, state.Entry{}).Warnf("waiting for the kubelet's credential: %s", err)
-	}
+	before := a.waiting
 	a.waiting = err
+	if err != nil {
+		if before == nil || !kube.EqualIgnoringDigits(before.Error(), err.Error()) {
+			a.logger(systemd.IdentityWaiting, state.Entry{}).Warnf("waiting for the kubelet's credential: %s", err)
+		}
+		return
+	}
+	isNew := before != nil || a.node != node
+	a.node = node
+	if isNew && a.cfg.Service != nil { // Without a Service, the caller has named the node.
+		a.logger(systemd.IdentityFound, state.Entry{}).Infof("acting for node %s", node)
+	}
 }

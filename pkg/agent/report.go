@@ -10,7 +10,7 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// emit logs a transition and passes it to the listeners.
+// emit completes a transition, logs it and passes it to the listeners.
 func (a *Agent) emit(t state.Transition) {
 	t = a.log(t)
 	for _, l := range a.cfg.Listeners {
@@ -18,7 +18,7 @@ func (a *Agent) emit(t state.Transition) {
 	}
 }
 
-// log completes a transition, writes it to the journal and returns it. Unlike emit, it does not pass it to the listeners.
+// log completes a transition, writes it to the journal and returns it. Unlike emit, log does not pass the transition to the listeners.
 func (a *Agent) log(t state.Transition) state.Transition {
 	t.At, t.Node = a.now(), a.node
 	t.Plan = a.cfg.Policy.Describe(t.Entry)
@@ -26,50 +26,55 @@ func (a *Agent) log(t state.Transition) state.Transition {
 	return t
 }
 
-// actions are what is done about an event in each phase.
+// actions has the step that belongs to each phase of an entry. The other phases have none.
 var actions = map[state.Phase]policy.Action{
 	state.Cordoning: policy.Cordon, state.Cordoned: policy.Cordon,
 	state.Draining: policy.Drain, state.Drained: policy.Drain, state.Incomplete: policy.Drain,
 	state.Undoing: policy.Uncordon,
 }
 
-// emitStep emits a transition of a step for an event: its beginning, something on the way, or its end. The step began when the phase changed to
-// that of during, an entry of the event.
+// emitStep emits a transition of a step for an event: its beginning, something on the way, or its end.
+//
+// e is the event's entry as it is now. during is the entry as it was in the phase of the step, and is e itself while the step is under way.
 func (a *Agent) emitStep(during, e state.Entry, t state.Transition) {
 	action := actions[during.Phase]
 	t.Action, t.Entry, t.Reason, t.Total, t.Left = string(action), e, e.Event.Summary(), a.total, a.left
 	if action == policy.Drain {
 		t.Deadline, t.Hard = a.cfg.Policy.Deadline(e)
 	}
-	t.Took = a.now().Sub(during.Changed)
+	t.Took = a.now().Sub(during.Changed) // The step began when the entry entered that phase.
 	a.emit(t)
 }
 
-// emitBegun emits that the step of an entry's phase begins, or continues in this process.
+// emitBegun emits that the step of an entry's phase begins, or that this process continues it.
 func (a *Agent) emitBegun(e state.Entry) {
 	a.emitStep(e, e, state.Transition{Kind: state.Begun})
 }
 
-// emitChange emits what has changed from before to e, an entry in the record. met is false if the event had no entry before.
-func (a *Agent) emitChange(before state.Entry, met bool, e state.Entry) {
-	if before.Phase == state.Closed && e.Phase != state.Closed { // A closed event that is announced again is a new one.
-		met, before = false, state.Entry{}
+// emitChange emits all transitions that follow from a change of an entry in the record, from before to e. recorded is false if the record had no
+// entry of the event before.
+func (a *Agent) emitChange(before state.Entry, recorded bool, e state.Entry) {
+	announcedAgain := before.Phase == state.Closed && e.Phase != state.Closed
+	if announcedAgain { // It is reported like an event without an entry.
+		recorded, before = false, state.Entry{}
 	}
 	a.emitCordoned(before, e)
 	if e.LeftAlone && !before.LeftAlone {
 		a.emitStep(e, e, state.Transition{Kind: state.LeftAlone})
 	}
-	if !met || !policy.SameNews(before, e) {
-		a.emitNews(before, met, e)
+	if !recorded || !policy.SameNews(before, e) {
+		a.emitNews(before, recorded, e)
 	}
-	if e.UnderWay() && !e.LeftAlone && (before.LeftAlone || before.Phase != e.Phase) {
+	stepBegins := before.LeftAlone || before.Phase != e.Phase
+	if e.UnderWay() && !e.LeftAlone && stepBegins {
 		a.emitBegun(e)
 	}
 }
 
-// emitCordoned emits that the node is cordoned for an event, if that is new in its entry.
+// emitCordoned emits that the node is cordoned for an event, by nth or by another, if its entry says so for the first time.
 func (a *Agent) emitCordoned(before, e state.Entry) {
-	if a.work == nil || !before.CordonedAt.IsZero() || e.CordonedAt.IsZero() {
+	isNew := before.CordonedAt.IsZero() && !e.CordonedAt.IsZero()
+	if a.work == nil || !isNew {
 		return
 	}
 	kind := state.CordonFound
@@ -79,17 +84,20 @@ func (a *Agent) emitCordoned(before, e state.Entry) {
 	a.emitStep(before, e, state.Transition{Kind: kind})
 }
 
-// emitNews emits what operators get to see of a change: the end of a step, and what has become of the event.
-func (a *Agent) emitNews(before state.Entry, met bool, e state.Entry) {
-	released := e.Phase == state.Cordoned && e.Released() // Operators have lifted the cordon.
-	if before.UnderWay() && !before.LeftAlone && (actions[before.Phase] != actions[e.Phase] || released) {
+// emitNews emits the end of a step, and what has become of the event. recorded is false if the record had no entry of the event before.
+func (a *Agent) emitNews(before state.Entry, recorded bool, e state.Entry) {
+	released := e.Phase == state.Cordoned && e.Released() // Operators have uncordoned the node, so no step for the event is done.
+	stepStops := actions[before.Phase] != actions[e.Phase] || released
+	if before.UnderWay() && !before.LeftAlone && stepStops {
 		a.emitStep(before, e, state.Transition{Kind: state.CalledBack})
 	}
-	if kind := eventChange(before, met, e); kind != "" {
+	if kind := eventChange(before, recorded, e); kind != "" {
 		a.emit(state.Transition{Kind: kind, Entry: e})
 	}
+	if !recorded || before.Phase == e.Phase {
+		return
+	}
 	switch {
-	case !met || before.Phase == e.Phase:
 	case e.Phase == state.Seen: // Another event keeps the node closed.
 		a.emit(state.Transition{Kind: state.PutOff, Entry: e})
 	case e.Phase == state.Cordoned && !released:
@@ -100,22 +108,22 @@ func (a *Agent) emitNews(before state.Entry, met bool, e state.Entry) {
 			t.Outcome = state.NodeGone
 		}
 		a.emitStep(before, e, t)
-	case e.Phase == state.Incomplete: // The drain may still end.
+	case e.Phase == state.Incomplete: // The guard continues, so that the drain may still be done.
 		a.emitStep(before, e, state.Transition{Kind: state.RanOut})
 	}
 }
 
-// eventChange is the transition of the event itself; "" if there is none. met is whether the event was known before. The caller has already
-// left out entries without news, so one whose phase is the same has changed in another way.
-func eventChange(before state.Entry, met bool, e state.Entry) state.TransitionKind {
+// eventChange returns the transition of the event itself that follows from a change of its entry; "" if there is none. recorded is false if the
+// record had no entry of the event before. Only emitNews calls it, for a change that policy.SameNews does not leave out.
+func eventChange(before state.Entry, recorded bool, e state.Entry) state.TransitionKind {
 	switch {
 	case e.Phase == state.Closed:
 		return state.ClosedWith
-	case !met:
+	case !recorded:
 		return state.Announced
 	case before.Missing.IsZero() && !e.Missing.IsZero():
 		return state.Missed
-	case e.Phase == state.Seen, before.Phase == e.Phase:
+	case e.Phase == state.Seen, before.Phase == e.Phase: // If no step has begun or ended, the event has changed.
 		return state.Changed
 	}
 	return ""
@@ -124,22 +132,22 @@ func eventChange(before state.Entry, met bool, e state.Entry) state.TransitionKi
 // handleProgress handles a report of the guard: it keeps what the policy decides by, and emits what happened.
 func (a *Agent) handleProgress(p drain.Progress) {
 	w := a.work
-	if w == nil || w.task == nil || w.stopping { // A late report of a guard that has ended, or has to.
+	if w == nil || !w.guards() { // This is a late report of a guard that has ended, or was stopped.
 		return
 	}
 	if p.Kind == state.NodeReopened {
-		a.decide() // Record first for which events the node was closed.
+		a.decide() // First the record has to say for which events the node was closed.
 	}
 	a.total, a.left = p.Total, p.Left
-	// Somebody has uncordoned the node. It is decided now for which events: the others also want the pods gone that came since, so the
-	// node does not count as drained until then.
+	// An operator has uncordoned the node. Events for which the next decision closes it again also want the pods evicted that came since. So the
+	// node does not count as drained until that decision.
 	if p.State.Open && w.guardGoal.Close {
 		p.State.Drained = false
 	}
 	w.state, w.reported = p.State, p.Generation
-	switch p.Kind { // The others change nothing else that is kept.
+	switch p.Kind { // Reports of other kinds need no more.
 	case state.NodeClosed, state.NodeFoundClosed:
-		a.decide() // Report that for each event before what happens to pods.
+		a.decide() // This emits the cordon for each event, before anything about pods.
 	case state.TargetsLeft:
 		w.targets = p.Detail
 	case state.TargetsOut:
@@ -151,14 +159,15 @@ func (a *Agent) handleProgress(p drain.Progress) {
 	}
 }
 
-// emitProgress emits or logs a report of the guard. What concerns a pod is emitted for the most urgent event.
+// emitProgress emits or logs a report of the guard, and records what the report says about the cordon. What concerns a pod is emitted for the most
+// urgent event. What concerns the node is only logged.
 func (a *Agent) emitProgress(p drain.Progress) {
 	first := a.first()
 	t := state.Transition{
 		Kind: p.Kind, Entry: first, Pod: p.Pod, PodUID: p.PodUID, Total: p.Total, Left: p.Left, Detail: p.Detail, Took: time.Since(a.work.began),
 	}
 	switch p.Kind {
-	case state.NodeEmpty, state.GoalChanged: // These are only about p.State.
+	case state.NodeEmpty, state.GoalChanged: // These are only about p.State, which handleProgress has kept.
 		return
 	case state.NodeUnclosable:
 		a.recordCordonFailed(t)
@@ -167,21 +176,21 @@ func (a *Agent) emitProgress(p drain.Progress) {
 		a.emitStep(first, first, t)
 		return
 	case state.PodRefused:
-		if p.Pod != "" { // It is reported like a pod that a budget holds. Without a pod it concerns the node.
+		if p.Pod != "" { // It is reported like a pod that a budget holds. Without a pod, the refusal concerns the node.
 			t.Kind, t.Outcome = state.PodHeld, state.Refused
 			a.emitStep(first, first, t)
 			return
 		}
-	case state.NodeClosed: // A cordon that an earlier guard or process has set was logged then.
-		if p.Detail == string(drain.CordonOurs) {
+	case state.NodeClosed:
+		if p.Detail == string(drain.CordonOurs) { // An earlier guard or process has set this cordon, and it was logged then.
 			return
 		}
 	case state.NodeReopened:
-		if !a.recordReopened(p) {
+		if recorded := a.recordReopened(p); !recorded { // It was logged when it was recorded.
 			return
 		}
 		if slices.ContainsFunc(a.unfinished(), func(e state.Entry) bool { return e.Phase == state.Draining }) {
-			t.Action = string(policy.Drain) // It continues with the pods from before the uncordon.
+			t.Action = string(policy.Drain) // The message says that the drain continues with the pods from before.
 		}
 	case state.PodsFound:
 		if len(a.unfinished()) == 0 && p.Total == 0 { // A node that stays empty is not worth a message.
@@ -191,24 +200,24 @@ func (a *Agent) emitProgress(p drain.Progress) {
 	a.log(t)
 }
 
-// recordCordonFailed records that the node could not be cordoned, and reports the first of several failures in a row. Before a hard deadline that
-// is only logged, as pods are evicted nevertheless.
+// recordCordonFailed records that the node could not be cordoned, as t.Detail says. The first of several failures in a row is emitted for each event.
+// Before a hard deadline the failure is only logged, as pods are evicted nevertheless.
 func (a *Agent) recordCordonFailed(t state.Transition) {
 	if !a.work.goal.Hard.IsZero() {
 		a.log(t)
 		return
 	}
 	for _, e := range a.unfinished() {
-		first := e.Error == ""
+		firstFailure := e.Error == ""
 		e.Error = t.Detail
 		a.put(e)
-		if first {
+		if firstFailure {
 			a.emitStep(e, e, state.Transition{Kind: state.Failed, Err: errors.New(e.Error)})
 		}
 	}
 }
 
-// clearCordonFailed clears the error of recordCordonFailed.
+// clearCordonFailed clears the error that recordCordonFailed has recorded, now that the node can be cordoned.
 func (a *Agent) clearCordonFailed() {
 	for _, e := range a.unfinished() {
 		if e.Error != "" {
@@ -218,9 +227,9 @@ func (a *Agent) clearCordonFailed() {
 	}
 }
 
-// recordReopened records that somebody has uncordoned the node, for all events that it was closed for. For events that come later, the node is
-// cordoned again. It returns false if the record has that already.
-func (a *Agent) recordReopened(p drain.Progress) (changes bool) {
+// recordReopened records that an operator has uncordoned the node, for all events that the node was closed for. For events that come later, the
+// node is cordoned again. recorded is false if the record already says that the node was uncordoned.
+func (a *Agent) recordReopened(p drain.Progress) (recorded bool) {
 	changed := policy.Release(a.situation(), p.Claim.Names, p.Claim.Since)
 	if len(changed) > 0 {
 		a.put(changed...)

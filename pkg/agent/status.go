@@ -14,12 +14,13 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// StatusWriter shows the status. Show must not block, and must not change what the status refers to.
+// StatusWriter shows the status to operators.
 type StatusWriter interface {
+	// Show must not block, and must not change what the status refers to.
 	Show(state.Status)
 }
 
-// sentence says in one line what nth is doing, for "systemctl status": the work under way or what is announced, and what nth waits for.
+// sentence says in one line what nth is doing, for "systemctl status": the work in progress or what is announced, and what nth waits for.
 func (a *Agent) sentence() string {
 	said := a.doing()
 	if a.waiting != nil {
@@ -38,17 +39,19 @@ func (a *Agent) sentence() string {
 	return said
 }
 
-// doing says what is being done to the node, or else what is announced.
+// doing says what is being done to the node, or else how far nth came with the most urgent event.
 func (a *Agent) doing() string {
-	e, announced := a.mainEntry()
-	switch {
-	case a.busy():
+	if a.busy() {
 		return a.currentWork()
-	case !announced && a.node == "":
+	}
+	e, found := a.mainEntry()
+	staysCordoned := e.Phase == state.Cordoned && !e.Released() && !e.LeftAlone
+	switch {
+	case !found && a.node == "":
 		return "watching"
-	case !announced:
+	case !found:
 		return "watching; nothing is announced for node " + a.node
-	case e.Phase == state.Drained, e.Phase == state.Cordoned && !e.Released() && !e.LeftAlone:
+	case e.Phase == state.Drained || staysCordoned:
 		return fmt.Sprintf("node %s is %s for %s", a.node, e.Phase, e.Event.Kind)
 	}
 	said := fmt.Sprintf("watching node %s: %s", a.node, a.cfg.Policy.Describe(e))
@@ -58,12 +61,18 @@ func (a *Agent) doing() string {
 	return said
 }
 
-// busy reports whether something is being done to the node: an uncordon, or a guard that still has an event to work for.
+// busy reports whether something is being done to the node: an uncordon, or a guard that does more than keep the node closed.
 func (a *Agent) busy() bool {
-	return a.work != nil && (a.work.task == nil || a.first().Phase == state.Incomplete || len(a.unfinished()) > 0)
+	if a.work == nil {
+		return false
+	}
+	if a.work.task == nil { // This is an uncordon.
+		return true
+	}
+	return len(a.unfinished()) > 0 || a.first().Phase == state.Incomplete // A drain that ran out of time continues.
 }
 
-// currentWork says what a guard or an uncordon is doing, how far it is, how much time it has, and what holds it up.
+// currentWork says what the work in progress is, how far it has come, how much time is left, and what holds it up.
 func (a *Agent) currentWork() string {
 	goal, first := a.work.goal, a.first()
 	node := "the node"
@@ -76,11 +85,11 @@ func (a *Agent) currentWork() string {
 		if a.total > 0 {
 			said += fmt.Sprintf(": %d of %s gone", a.total-a.left, text.Pods(a.total))
 		}
-		if left := deadline(goal).Sub(a.now()); left > 0 {
+		if left := deadline(goal).Sub(a.now()); left > 0 { // Not so without a deadline, which is zero.
 			said += fmt.Sprintf(", %d s left", int(left.Seconds()))
 		}
-		if by := slices.Compact(slices.Sorted(maps.Values(a.heldBy()))); len(by) > 0 {
-			said += ", held by " + strings.Join(by, ", ")
+		if holders := slices.Compact(slices.Sorted(maps.Values(a.heldBy()))); len(holders) > 0 {
+			said += ", held by " + strings.Join(holders, ", ")
 		}
 	}
 	for _, trouble := range []string{cmp.Or(first.Error, a.work.state.Trouble), a.work.targets} {
@@ -91,10 +100,10 @@ func (a *Agent) currentWork() string {
 	return said
 }
 
-// deadline is the one to show for a goal: the hard one if there is one, else the soft one.
+// deadline returns the deadline to show for a goal: Hard, or else Soft; zero if there is none.
 func deadline(goal policy.Goal) time.Time { return cmp.Or(goal.Hard, goal.Soft) }
 
-// heldBy says for pods of a drain, as "namespace/name", what holds them back.
+// heldBy says for pods of a drain, as "namespace/name", what holds them back. It returns nil during an uncordon.
 func (a *Agent) heldBy() map[string]string {
 	if a.work.task == nil {
 		return nil
@@ -102,7 +111,8 @@ func (a *Agent) heldBy() map[string]string {
 	return a.work.task.Result().HeldBy
 }
 
-// mainEntry is the entry to show while nothing is being done: the most urgent one, of those that were acted upon, if there are any.
+// mainEntry returns the entry to show while nothing is being done: the most urgent entry that was acted upon, or else the most urgent of all that
+// are not closed. found is false if all are closed.
 func (a *Agent) mainEntry() (e state.Entry, found bool) {
 	open := slices.DeleteFunc(a.cfg.Record.Entries(), func(e state.Entry) bool { return e.Phase == state.Closed })
 	if slices.ContainsFunc(open, state.Entry.Acted) {
@@ -114,8 +124,8 @@ func (a *Agent) mainEntry() (e state.Entry, found bool) {
 	return slices.MinFunc(open, a.cfg.Policy.Urgency), true
 }
 
-// show updates the status, for the service manager and on Config.Board. stopped is when the daemon has stopped; zero while it runs.
-func (a *Agent) show(stopped time.Time) {
+// show updates the status that the service manager shows, and the status on Config.Board.
+func (a *Agent) show() {
 	sentence := a.sentence()
 	if a.cfg.Service != nil {
 		a.cfg.Service.Status("%s", sentence)
@@ -124,7 +134,7 @@ func (a *Agent) show(stopped time.Time) {
 		return
 	}
 	status := state.Status{
-		Version: state.StatusVersion, Started: a.began, Updated: a.now(), Stopped: stopped,
+		Version: state.StatusVersion, Started: a.began, Updated: a.now(), Stopped: a.stopped,
 		DryRun: a.cfg.DryRun, Node: a.node, Sentence: sentence,
 		Step: a.stepStatus(), Events: []state.EventStatus{}, Documents: a.documents(), Off: []state.OffStatus{},
 	}
@@ -139,7 +149,7 @@ func (a *Agent) show(stopped time.Time) {
 	a.cfg.Board.Show(status)
 }
 
-// stepStatus describes the step under way; nil if there is none.
+// stepStatus describes the work in progress; nil if nothing is being done.
 func (a *Agent) stepStatus() *state.StepStatus {
 	if !a.busy() {
 		return nil
@@ -156,18 +166,19 @@ func (a *Agent) stepStatus() *state.StepStatus {
 	}
 }
 
-// documents returns how polling goes for each kind that is looked for, apart from those that the machine itself announces.
+// documents returns for each kind of event whether its source can be read. It leaves out kinds that the machine itself announces, and kinds without a
+// look yet.
 func (a *Agent) documents() []state.DocumentStatus {
 	all := []state.DocumentStatus{}
 	for _, kind := range event.Kinds() {
-		good, looked := a.looked[kind]
-		trouble, bad := a.trouble[kind]
-		if kind.Local() || !looked && !bad { // The machine announces it, or there was no look yet.
+		lastGood, looked := a.looked[kind]
+		outage, failed := a.trouble[kind]
+		if kind.Local() || !looked && !failed {
 			continue
 		}
-		document := state.DocumentStatus{Kind: kind, LastGood: good}
+		document := state.DocumentStatus{Kind: kind, LastGood: lastGood}
 		if a.failing(kind) {
-			document.Trouble, document.Since = trouble.err, trouble.since
+			document.Trouble, document.Since = outage.err, outage.since
 		}
 		all = append(all, document)
 	}

@@ -20,18 +20,21 @@ type work struct {
 	// guardGoal is the goal as the guard last got it, with its times on the monotonic clock.
 	guardGoal drain.Goal
 	cancel    context.CancelFunc
-	stopping  bool
-	began     time.Time
-	done      chan struct{}
+	stopping  bool          // cancel was called
+	began     time.Time     // has a monotonic reading
+	done      chan struct{} // closed when the work's goroutine ends
 
-	// state is what the guard has reported of the node last, for the generation reported.
-	reported int
+	// state is what the guard last reported of the node. reported is the generation of the goal that this report is about.
 	state    drain.State
+	reported int
 	targets  string // which load balancers are waited for; empty if none are
 }
 
-// pursueGoal makes the work in progress fit the goal: it starts, adjusts or stops work. A guard has to end before an uncordon begins, and the
-// other way round: the next call after that end starts the new work.
+// guards reports whether the work is a guard that has not been stopped.
+func (w *work) guards() bool { return w.task != nil && !w.stopping }
+
+// pursueGoal makes the work in progress fit the goal: it starts, adjusts or stops work. A guard has to end before an uncordon begins, and an
+// uncordon before a guard: the loop calls pursueGoal again after that end.
 func (a *Agent) pursueGoal(ctx context.Context, goal policy.Goal) {
 	closing := goal.Action == policy.Drain || goal.Action == policy.Cordon
 	switch w := a.work; {
@@ -39,39 +42,39 @@ func (a *Agent) pursueGoal(ctx context.Context, goal policy.Goal) {
 		a.startGuard(ctx, goal)
 	case w == nil && goal.Action == policy.Uncordon:
 		a.startUncordon(ctx, goal)
-	case w == nil || w.stopping: // Nothing is to be done, or what was begun has to end first.
+	case w == nil || w.stopping: // Nothing is to be done, or the old work has to end first.
 	case closing && w.task != nil:
 		a.adjust(goal)
 	case goal.Action == policy.Uncordon && w.task == nil: // This uncordon is under way.
 	default:
-		w.stopping, w.state = true, drain.State{} // Later reports would be about work that ends.
+		w.stopping, w.state = true, drain.State{} // What a guard that ends has reported no longer counts.
 		w.cancel()
 	}
 }
 
-// recordTimeout is how long work waits for the record before it begins. It does not wait for a disk that hangs: the Node's
-// annotation says as well what was done.
+// recordTimeout is how long work waits for the record before it begins. If the disk hangs, work begins without the record: the claim on the
+// Node also says what was done.
 const recordTimeout = 250 * time.Millisecond
 
-// startGuard starts a guard that cordons or drains for the goal. Its progress is posted.
+// startGuard starts a guard that cordons or drains for the goal. What the guard reports is posted to the loop.
 func (a *Agent) startGuard(parent context.Context, goal policy.Goal) {
 	a.generation++
 	guardGoal := a.guardGoal(goal)
 	task := drain.NewTask(guardGoal)
 	a.start(parent, work{goal: goal, task: task, guardGoal: guardGoal}, func(ctx context.Context) (then func()) {
 		a.cfg.Node.Guard(ctx, task, func(p drain.Progress) { a.post(func() { a.handleProgress(p) }) })
-		return func() {} // It has reported what it did.
+		return func() {} // The guard has already reported what it did.
 	})
 	for _, e := range a.unfinished() {
-		if e.Changed.Before(a.began) { // An earlier process has begun it, and this one continues.
+		if e.Changed.Before(a.began) { // An earlier process has begun this step, and the guard continues it.
 			a.emitBegun(e)
 		}
 	}
 }
 
-// startUncordon starts to uncordon the node, which waits until the kubelet of this boot has reported the Node Ready.
+// startUncordon starts an uncordon. On this machine, the uncordon waits until the kubelet of this boot has reported the Node Ready.
 func (a *Agent) startUncordon(parent context.Context, goal policy.Goal) {
-	var booted drain.Booted
+	var booted drain.Booted // nil: the uncordon does not wait
 	if !a.cfg.Remote {
 		booted = func(id string) bool { return id == a.cfg.BootID }
 	}
@@ -82,8 +85,8 @@ func (a *Agent) startUncordon(parent context.Context, goal policy.Goal) {
 	})
 }
 
-// start makes w the work in progress, and runs do for it in a goroutine: once the record is on disk, or recordTimeout is over. What do returns is
-// posted.
+// start makes w the work in progress, and runs do for it in a goroutine, once the record is on disk or recordTimeout is over. When do has returned,
+// the loop calls then, which handles the result; after that no work is in progress.
 func (a *Agent) start(parent context.Context, w work, do func(context.Context) (then func())) {
 	ctx, cancel := context.WithCancel(parent)
 	w.cancel, w.began, w.done = cancel, time.Now(), make(chan struct{})
@@ -104,11 +107,14 @@ func (a *Agent) start(parent context.Context, w work, do func(context.Context) (
 
 // guardGoal converts a goal of the policy to one for the guard, whose deadlines are on the monotonic clock.
 func (a *Agent) guardGoal(goal policy.Goal) drain.Goal {
-	seen, limited, shutdown := a.cfg.Remote, false, false
+	nodeSeen, limited, shutdown := a.cfg.Remote, false, false
 	for _, e := range a.cfg.Record.Entries() {
-		seen = seen || e.BootID == a.cfg.BootID && !e.CordonedAt.IsZero() // A Node that was cordoned in this boot was there in this boot.
+		if e.BootID == a.cfg.BootID && !e.CordonedAt.IsZero() {
+			nodeSeen = true // A Node that was cordoned in this boot existed in this boot.
+		}
 		if slices.Contains(goal.Events, e.Event.ID) {
-			limited, shutdown = limited || e.LeftAlone, shutdown || e.Event.Kind == event.Shutdown
+			limited = limited || e.LeftAlone
+			shutdown = shutdown || e.Event.Kind == event.Shutdown
 		}
 	}
 	return drain.Goal{
@@ -116,12 +122,12 @@ func (a *Agent) guardGoal(goal policy.Goal) drain.Goal {
 		Claim: drain.Claim{
 			Event: goal.Event.ID, Kind: string(goal.Event.Kind), Events: goal.Events, BootID: a.cfg.BootID, Since: a.now().UTC(),
 		},
-		Close: goal.Close, Evict: goal.Action == policy.Drain, Before: goal.Before, Shutdown: shutdown, NodeSeen: seen, Limited: limited,
+		Close: goal.Close, Evict: goal.Action == policy.Drain, Before: goal.Before, Shutdown: shutdown, NodeSeen: nodeSeen, Limited: limited,
 		Hard: a.monotonic(goal.Hard), Soft: a.monotonic(goal.Soft), TimeEnds: a.monotonic(goal.TimeEnds),
 	}
 }
 
-// monotonic converts a time of the loop's clock to the monotonic clock, which stops while the machine sleeps.
+// monotonic converts a time of the loop's clock to the monotonic clock, which stops while the machine sleeps. Zero stays zero.
 func (a *Agent) monotonic(at time.Time) time.Time {
 	if at.IsZero() {
 		return at
@@ -129,23 +135,25 @@ func (a *Agent) monotonic(at time.Time) time.Time {
 	return time.Now().Add(at.Sub(a.now()))
 }
 
-// upToDate reports whether the deadline that the guard has, on the monotonic clock, is still right for a deadline of the goal. It is not if that
-// has moved, or if the machine has slept.
-func (a *Agent) upToDate(guards, deadline time.Time) bool {
-	return guards.Sub(a.monotonic(deadline)).Abs() < tick/10
+// upToDate reports whether the guard's deadline, on the monotonic clock, still means the goal's deadline. It does not if the goal's deadline has
+// moved, or if the machine has slept.
+func (a *Agent) upToDate(guardDeadline, goalDeadline time.Time) bool {
+	return guardDeadline.Sub(a.monotonic(goalDeadline)).Abs() < tick/10
 }
 
-// adjust gives the standing guard the goal, if that differs from the one that the guard has or a deadline has moved on the monotonic clock.
+// adjust gives the guard the new goal, unless the guard has that goal already. The guard gets its goal again if a deadline is no longer up to date.
 func (a *Agent) adjust(goal policy.Goal) {
 	w := a.work
-	same := goal.Action == w.goal.Action && slices.Equal(goal.Events, w.goal.Events) && goal.Close == w.goal.Close && goal.Before.Equal(w.goal.Before) &&
-		a.upToDate(w.guardGoal.Hard, goal.Hard) && a.upToDate(w.guardGoal.Soft, goal.Soft) && a.upToDate(w.guardGoal.TimeEnds, goal.TimeEnds)
-	joins := w.joins(goal)
+	sameGoal := goal.Action == w.goal.Action && goal.Close == w.goal.Close &&
+		slices.Equal(goal.Events, w.goal.Events) && goal.Before.Equal(w.goal.Before)
+	sameTimes := a.upToDate(w.guardGoal.Hard, goal.Hard) && a.upToDate(w.guardGoal.Soft, goal.Soft) &&
+		a.upToDate(w.guardGoal.TimeEnds, goal.TimeEnds)
+	asksForMore := w.asksForMore(goal)
 	w.goal = goal
-	if same && !joins {
+	if sameGoal && sameTimes && !asksForMore {
 		return
 	}
-	if joins {
+	if asksForMore {
 		a.generation++
 	}
 	w.guardGoal = a.guardGoal(goal)
@@ -153,14 +161,18 @@ func (a *Agent) adjust(goal policy.Goal) {
 	w.task.Adjust(w.guardGoal)
 }
 
-// joins reports whether a new goal needs a new generation: an event has joined, or the guard has left the node open, or pods on it, because operators
-// had uncordoned it, and the goal wants more now.
-func (w *work) joins(goal policy.Goal) bool {
-	more := goal.Close && (!w.goal.Close || w.state.Open || goal.Before.IsZero() && !w.goal.Before.IsZero())
-	return more || slices.ContainsFunc(goal.Events, func(id string) bool { return !slices.Contains(w.goal.Events, id) })
+// asksForMore reports whether a new goal asks for more than the guard's, so that the guard has to look at the Node again: see
+// drain.Goal.Generation. That is so if an event has joined. It is also so if operators have uncordoned the node for the old goal, and the new goal
+// is to close it again or to evict the pods that came since.
+func (w *work) asksForMore(goal policy.Goal) bool {
+	closesAgain := goal.Close && (!w.goal.Close || w.state.Open)
+	evictsAll := goal.Close && goal.Before.IsZero() && !w.goal.Before.IsZero()
+	joined := slices.ContainsFunc(goal.Events, func(id string) bool { return !slices.Contains(w.goal.Events, id) })
+	return closesAgain || evictsAll || joined
 }
 
-// resultNow asks the guard how far it has come; nil if there is no guard, as when an event's time was over before.
+// resultNow returns what the guard has done so far, and keeps it in a.result. It returns nil if there is no guard, as when an event's time was over
+// before a guard started.
 func (a *Agent) resultNow() *state.Result {
 	if a.work == nil || a.work.task == nil {
 		return nil
@@ -170,7 +182,7 @@ func (a *Agent) resultNow() *state.Result {
 	return &state.Result{Evicted: r.Evicted, Deleted: r.Deleted, Skipped: r.Skipped, Left: r.Left, HeldBy: r.HeldBy}
 }
 
-// stopWork stops the work in progress at the end of Run, waits for its end, and records how far it came. The next process continues it.
+// stopWork stops the work in progress at the end of Run, waits for its end, and handles what it has posted. The next process continues the work.
 func (a *Agent) stopWork() {
 	if a.work == nil {
 		return
@@ -178,13 +190,13 @@ func (a *Agent) stopWork() {
 	a.work.stopping = true
 	a.work.cancel()
 	<-a.work.done
-	a.handleNews()
+	a.callPosted()
 }
 
 // handleUncordon handles the end of an uncordon.
 func (a *Agent) handleUncordon(result drain.UncordonResult, err error) {
 	w := a.work
-	if err != nil && w.stopping { // It was stopped, and has not failed.
+	if err != nil && w.stopping { // The error is that the work was stopped.
 		return
 	}
 	end := state.Transition{
@@ -215,78 +227,83 @@ func (a *Agent) logUncordon(end state.Transition) {
 	}
 }
 
-// recordUncordoned records for all events that nothing of ours is on the node any more, and reports the end of the uncordon for each event that
-// waited for it. overruled: an operator had lifted the cordon.
+// recordUncordoned records for all events that nothing that nth set is on the node any more. It emits the end of the uncordon for each event that
+// waited for it. overruled: an operator had uncordoned the node.
 func (a *Agent) recordUncordoned(end state.Transition, overruled bool) {
 	sit := a.situation()
 	changed := a.cfg.Policy.Undone(sit, overruled)
 	a.put(changed...)
 	for _, e := range changed {
-		before, met := policy.Find(sit.Past, e.Event.ID)
+		before, recorded := policy.Find(sit.Past, e.Event.ID)
 		if before.Phase == state.Undoing {
 			end.Kind, end.Entry = state.Done, e
 			a.emit(end)
-		} else { // The cordon was this event's, too.
-			a.emitChange(before, met, e)
+		} else { // This event did not wait for the uncordon, but the node was cordoned for it too.
+			a.emitChange(before, recorded, e)
 		}
 	}
 }
 
-// recordUncordonFailed records the failure in each entry that waits for the uncordon. It reports the first of several in a row, for the most urgent
-// event.
+// recordUncordonFailed records the failure in each entry that waits for the uncordon. The first of several failures in a row is emitted, for the most
+// urgent event.
 func (a *Agent) recordUncordonFailed(end state.Transition) {
 	for _, e := range a.cfg.Record.Entries() {
 		if e.Phase != state.Undoing {
 			continue
 		}
-		first := e.Error == "" && e.Event.ID == end.Entry.Event.ID
-		e.Error, e.Changed = end.Err.Error(), a.now()
+		firstFailure := e.Error == "" && e.Event.ID == end.Entry.Event.ID
+		e.Error, e.Changed = end.Err.Error(), a.now() // The policy pauses from Changed on.
 		a.put(e)
-		if first {
+		if firstFailure {
 			end.Kind, end.Entry = state.Failed, e
 			a.emit(end)
 		}
 	}
 }
 
-// first is the entry of the most urgent event of the goal, under whose name the work is reported. It need not be the goal's Event:
-// operators may have lifted the cordon for this one, whose drain continues.
+// first returns the entry of the most urgent event of the goal, for which the work is reported. That need not be goal.Event, which prefers an event
+// that is not released.
 func (a *Agent) first() state.Entry { return a.entry(a.work.goal.Events[0]) }
 
-// unfinished are the entries of the goal's events for which the guard still has work to do, the most urgent first.
+// unfinished returns the entries of the goal's events for which the guard still has work to do, the most urgent first.
 func (a *Agent) unfinished() []state.Entry {
 	var all []state.Entry
 	entries := a.cfg.Record.Entries() // Once, since it copies them.
 	for _, id := range a.work.goal.Events {
-		if e, met := policy.Find(entries, id); met && e.UnderWay() && !e.LeftAlone {
+		if e, recorded := policy.Find(entries, id); recorded && e.UnderWay() && !e.LeftAlone {
 			all = append(all, e)
 		}
 	}
 	return all
 }
 
-// adoptPause is the pause before a failed attempt to read the claim is repeated.
-const adoptPause = 5 * time.Second
+// claimPause is the pause before a failed attempt to read the claim is repeated.
+const claimPause = 5 * time.Second
 
-// readClaim reads the claim on the Node, and repeats that until it succeeds. If the record has been lost, the claim shows that the cordon is ours.
+// readClaim reads the claim on the Node once, and tries again until it succeeds or ctx ends. A claim that is nth's goes to adoptClaim.
 func (a *Agent) readClaim(ctx context.Context) {
 	for {
 		claim, ours, err := a.cfg.Node.Claim(ctx)
-		if err == nil && ours {
-			a.post(func() { a.adoptClaim(claim) })
+		if err == nil {
+			if ours {
+				a.post(func() { a.adoptClaim(claim) })
+			}
+			return
 		}
-		if err == nil || !loop.Await(ctx, nil, adoptPause) {
+		if !loop.Await(ctx, nil, claimPause) { // ctx has ended.
 			return
 		}
 	}
 }
 
-// adoptClaim records a cordon of ours that the record does not know of: it was lost, or its last entries never reached the disk. A claim does not
-// describe the event, so a new entry is Missing until its source announces it: nothing new begins for it, and if it is not announced, the cordon
-// is lifted in time.
+// adoptClaim records a cordon that nth has set, if the record does not know of one: it was lost, or its last entries did not reach the disk.
+//
+// A claim does not describe the event. So a new entry is Missing until its source announces the event. Nothing new begins for such an entry. If the
+// event is not announced in time, it counts as withdrawn, and the cordon is taken back.
 func (a *Agent) adoptClaim(claim drain.Claim) {
 	entries := a.cfg.Record.Entries()
-	if slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode && e.Phase != state.Closed }) {
+	cordonKnown := slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode && e.Phase != state.Closed })
+	if cordonKnown {
 		return
 	}
 	since := event.CredibleTime(claim.Since)
