@@ -1,8 +1,8 @@
-// Package migration converts the settings of aws-node-termination-handler to a configuration file of nth or nth-queue.
+// Package migration converts the settings of aws-node-termination-handler (the handler) to a configuration file of nth or nth-queue.
 //
-// Read accepts an environment ("NAME=value" lines), values of the Helm chart, or the manifest of the DaemonSet or Deployment. The rules (rules.go)
-// say what each setting becomes. For applies them, and names every setting in the commented file that it returns. No secret is shown: addresses,
-// headers and passwords are not copied.
+// Newcomers begin with Read. It accepts an environment ("NAME=value" lines), values of the handler's Helm chart, or the manifest of its DaemonSet
+// or Deployment. The rules (rules.go) say what each setting of the handler becomes. Settings.For applies them. The file that it returns has a
+// comment for each setting. No secret is shown: addresses, headers and passwords are not copied.
 package migration
 
 import (
@@ -17,27 +17,27 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Settings are the settings of aws-node-termination-handler that a file sets.
+// Settings are those settings of the handler that the input sets.
 type Settings struct {
-	// given has their values, by the names of the environment variables, and the other values of the chart by their own names.
+	// given has the values by the names of the handler's environment variables. A value of the chart without a variable has its name in the chart.
 	given map[string]value
 }
 
-// value is what a setting is set to.
+// value is the value of a setting. The zero value means that the setting is not set, or empty.
 type value struct {
 	text      string
-	elsewhere bool // The value is not in the input: it is in a Secret, a field of the pod or another variable.
+	elsewhere bool // The setting is set, but its value is not in the input: it is in a Secret, a field of the pod or another variable.
 }
 
 // maxInput is the largest input, in bytes. The YAML parser bounds depth and aliases.
 const maxInput = 4 << 20
 
-// Read reads settings in any of their forms. An error names the line where one is known, and repeats nothing of the input.
+// Read reads settings in any of the three forms. An error names the line of the input if it is known, and repeats nothing of the input.
 func Read(r io.Reader) (Settings, error) {
 	content, err := io.ReadAll(io.LimitReader(r, maxInput+1))
 	s := Settings{given: map[string]value{}}
 	switch {
-	case err != nil: // Reading has failed.
+	case err != nil: // The error is that of reading.
 	case len(content) > maxInput:
 		err = fmt.Errorf("the input must be at most %d MiB", maxInput>>20)
 	case !utf8.Valid(content):
@@ -51,11 +51,11 @@ func Read(r io.Reader) (Settings, error) {
 	return s, nil
 }
 
-// assignment matches a variable and its value.
+// assignment matches "NAME=value". The first group is the name, the second the value.
 var assignment = regexp.MustCompile(`(?s)^([-._a-zA-Z][-._a-zA-Z0-9]*)=(.*)$`)
 
 // readEnvironment reads "NAME=value" lines, or the environment of a process (/proc/PID/environ), in which each assignment ends with a NUL. It
-// returns false, and sets nothing, if the content has anything else or nothing at all.
+// returns false, and sets nothing, if the content is empty or in another form.
 func (s *Settings) readEnvironment(content string) bool {
 	end := "\n"
 	if strings.Contains(content, "\x00") {
@@ -67,32 +67,44 @@ func (s *Settings) readEnvironment(content string) bool {
 		if entry == "" || entry[0] == '#' {
 			continue
 		}
-		m := assignment.FindStringSubmatch(entry)
-		if m == nil {
+		match := assignment.FindStringSubmatch(entry)
+		if match == nil {
 			return false
 		}
-		found = append(found, m)
+		found = append(found, match)
 	}
-	for _, m := range found {
-		text := m[2] // in lines, perhaps in quotes
-		if n := len(text); end == "\n" && n >= 2 && (text[0] == '"' || text[0] == '\'') && text[n-1] == text[0] {
-			text = text[1 : n-1]
+	for _, match := range found {
+		name, text := match[1], match[2]
+		if end == "\n" {
+			text = unquote(text)
 		}
-		s.given[m[1]] = value{text: text}
+		s.given[name] = value{text: text}
 	}
 	return len(found) > 0
 }
 
-// text returns the value of a setting; "" if it is not set, or the input does not have it.
+// unquote removes quotes around a text, as shells and env files have them.
+func unquote(text string) string {
+	last := len(text) - 1
+	if last < 1 || text[0] != text[last] {
+		return text
+	}
+	if text[0] != '"' && text[0] != '\'' {
+		return text
+	}
+	return text[1:last]
+}
+
+// text returns the value of a setting; "" if the setting is not set, or its value is not in the input.
 func (s Settings) text(env string) string { return s.given[env].text }
 
-// is reports whether a setting is true.
+// is reports whether the value of a setting is in the input and true.
 func (s Settings) is(env string) bool {
 	on, err := parseBool(s.text(env))
 	return on && err == nil
 }
 
-// object is a Kubernetes object: a workload or a list of objects. It has the fields that are read.
+// object is a Kubernetes object: a pod, a workload or a list of objects. It has only the fields that are read.
 type object struct {
 	Kind string
 	Spec struct {
@@ -102,7 +114,7 @@ type object struct {
 	Items []object
 }
 
-// podSpec, container and variable have the fields of a workload that are read.
+// podSpec, container and variable are parts of an object, with only the fields that are read.
 type podSpec struct{ Containers []container }
 
 type container struct {
@@ -117,14 +129,14 @@ type variable struct {
 	ValueFrom   any `yaml:"valueFrom"`
 }
 
-// readYAML reads one YAML document. If it has a kind, it is an object, or a list of objects; otherwise it has values of the chart.
+// readYAML reads one YAML document. A document with a kind is an object, or a list of objects. Any other document has values of the chart.
 func (s *Settings) readYAML(content []byte) error {
 	var o object
 	if err := yaml.Unmarshal(content, &o); err != nil {
 		return yamlError(err)
 	}
 	if o.Kind != "" {
-		return s.readManifest(append(o.Items, o))
+		return s.readManifest(append(o.Items, o)) // A list has Items, and no containers; another object has containers, and no Items.
 	}
 	var values map[string]any
 	if err := yaml.Unmarshal(content, &values); err != nil {
@@ -142,14 +154,14 @@ func (s *Settings) readYAML(content []byte) error {
 	for key, entry := range values {
 		s.readValue(key, entry)
 	}
-	s.defineAll(chart.ExtraEnv) // They override the other values.
+	s.defineAll(chart.ExtraEnv) // These variables override the other values.
 	return nil
 }
 
 // yamlLine finds the line in an error of the YAML parser. The rest of the error may repeat a secret.
 var yamlLine = regexp.MustCompile(`line \d+`)
 
-// yamlError returns an error with the line that the YAML parser names, and without its text, which may quote a secret.
+// yamlError returns an error with the line in the YAML parser's error. It drops the parser's text, which may quote a secret.
 func yamlError(err error) error {
 	if line := yamlLine.FindString(err.Error()); line != "" {
 		return fmt.Errorf("%s: not YAML as expected (nor are these NAME=value lines)", line)
@@ -157,14 +169,14 @@ func yamlError(err error) error {
 	return errors.New("not YAML as expected (nor NAME=value lines)")
 }
 
-// readManifest reads the environment variables of the handler's container. It is an error if another container could be
-// the handler's, too, or if the container has settings elsewhere than in its variables.
+// readManifest reads the environment variables of the handler's container. The error says that it is unclear which container that is, or that
+// the container has settings elsewhere than in its variables.
 func (s *Settings) readManifest(objects []object) error {
 	var all []container
 	for _, o := range objects {
 		all = slices.Concat(all, o.Spec.Containers, o.Spec.Template.Spec.Containers)
 	}
-	if len(all) > 1 { // The others may be sidecars.
+	if len(all) > 1 { // Drop sidecars, by image and name.
 		all = slices.DeleteFunc(all, func(c container) bool { return !strings.Contains(c.Image+" "+c.Name, "node-termination-handler") })
 	}
 	switch {
@@ -179,10 +191,12 @@ func (s *Settings) readManifest(objects []object) error {
 	return nil
 }
 
-// defineAll sets environment variables of a container.
+// defineAll sets settings from the environment variables of a container. Kubernetes expands $(NAME) and $$ in a variable's value; this function
+// does not, so that such a value is elsewhere.
 func (s *Settings) defineAll(list []variable) {
 	for _, v := range list {
-		if v.ValueFrom != nil || strings.Contains(v.Value, "$(") || strings.Contains(v.Value, "$$") {
+		expanded := strings.Contains(v.Value, "$(") || strings.Contains(v.Value, "$$")
+		if expanded || v.ValueFrom != nil {
 			s.given[v.Name] = value{elsewhere: true}
 		} else {
 			s.given[v.Name] = value{text: v.Value}
@@ -190,9 +204,10 @@ func (s *Settings) defineAll(list []variable) {
 	}
 }
 
-// envOf returns the environment variable of a value of the Helm chart, whose name is the same in camel case; the value's own name if it has none.
+// envOf returns the environment variable that a value of the Helm chart sets. The value has the variable's name in camel case. If no rule has
+// such a variable, envOf returns the value's own name.
 func envOf(key string) string {
-	for _, r := range slices.Concat(rulesFor(false), queueRules) {
+	for _, r := range slices.Concat(nthRules, queueRules, rules) {
 		if strings.EqualFold(strings.ReplaceAll(r.env, "_", ""), key) {
 			return r.env
 		}
@@ -200,12 +215,13 @@ func envOf(key string) string {
 	return key
 }
 
-// readValue sets the setting of a value of the Helm chart. An empty list or map sets nothing.
+// readValue sets the setting for a value of the Helm chart. An empty value sets nothing.
 func (s *Settings) readValue(key string, entry any) {
 	text := fmt.Sprint(entry)
 	switch {
-	case entry == nil, text == "", text == "[]", text == "map[]":
-	case key == "extraEnv", key == "webhookTemplateConfigMapKey": // Its variables are read alone; the key is a name in the ConfigMap.
+	case entry == nil, text == "", text == "[]", text == "map[]": // The value is empty.
+	case key == "extraEnv": // readYAML reads its variables.
+	case key == "webhookTemplateConfigMapKey": // It is no setting, but only a name in a ConfigMap.
 	case key == "webhookURLSecretName":
 		s.given[webhookURL] = value{elsewhere: true}
 	default:

@@ -13,16 +13,18 @@ import (
 type rule struct {
 	env  string     // the environment variable; the value of the Helm chart has the same name in camel case
 	keys []string   // the settings of nth, which all get the converted value
-	to   conversion // nil if another setting's rule uses the value
-	why  string     // what else to know about the lines; "" if nothing
+	to   conversion // nil if the conversion of another setting uses the value
+	why  string     // what else to know, for the comment above the lines; "" if nothing
 }
 
-// conversion turns a value into TOML; "" sets nothing. Its error completes the sentence "SETTING must be ...".
+// conversion turns the value of a setting into TOML. The result "" means that no key is set for this value. The error completes the sentence
+// "SETTING must be ...". s has the other settings.
 type conversion func(s Settings, value string) (string, error)
 
-// webhookURL is converted even if the input does not have its value: nth reads the address from a file of its own.
+// webhookURL is converted even if the value is not in the input: nth reads the address from a file of its own.
 const webhookURL = "WEBHOOK_URL"
 
+// The keys of the actions for kinds of events.
 const (
 	spot        = "events.spot-interruption.action"
 	rebalance   = "events.rebalance-recommendation.action"
@@ -35,8 +37,8 @@ const (
 )
 
 // nthRules are the rules for nth alone, queueRules those for nth-queue alone, and rules those for both. A setting without a rule has no
-// counterpart. Of two rules for one key, the first counts. So CORDON_ONLY, which comes last of the actions, sets only those that no other rule
-// has set. Among them are events that the handler does not know, and for which nth would drain.
+// counterpart. Of two rules for one key, the first that sets it counts. So CORDON_ONLY, the last rule for actions, sets only the actions that no
+// other rule has set. Some of them are for events that the handler does not know, and for which nth would drain.
 var (
 	nthRules = []rule{
 		{env: "ENABLE_SPOT_INTERRUPTION_DRAINING", keys: []string{spot}, to: drainOrIgnore},
@@ -90,7 +92,8 @@ func rulesFor(queue bool) []rule {
 	return slices.Concat(nthRules, rules)
 }
 
-// parseBool also reads the other booleans of YAML 1.1, by which Helm reads values (https://yaml.org/type/bool.html).
+// parseBool reads a boolean as the handler does, and also the other booleans of YAML 1.1, by which Helm reads values:
+// https://yaml.org/type/bool.html. Its error is that of a conversion.
 func parseBool(value string) (bool, error) {
 	switch strings.ToLower(value) {
 	case "y", "yes", "on":
@@ -105,7 +108,7 @@ func parseBool(value string) (bool, error) {
 	return b, nil
 }
 
-// either returns the conversion of a boolean to TOML.
+// either returns the conversion of a boolean to one of two texts of TOML.
 func either(whenTrue, whenFalse string) conversion {
 	return func(_ Settings, value string) (string, error) {
 		on, err := parseBool(value)
@@ -116,10 +119,10 @@ func either(whenTrue, whenFalse string) conversion {
 	}
 }
 
-// boolean is the conversion of a boolean that is one here, too.
+// boolean is the conversion of a boolean to the same boolean.
 var boolean = either("true", "false")
 
-// whenTrue returns the conversion of a boolean that sets the value if it is true, and nothing if it is false.
+// whenTrue returns the conversion of a boolean: true becomes the TOML that value returns, and false sets nothing.
 func whenTrue(value func(Settings) string) conversion {
 	return func(s Settings, given string) (string, error) {
 		on, err := parseBool(given)
@@ -130,18 +133,18 @@ func whenTrue(value func(Settings) string) conversion {
 	}
 }
 
-// always returns the conversion of a setting whose value makes no difference.
+// always returns the conversion of a setting whose value makes no difference: any value becomes the TOML that value returns.
 func always(value func(Settings) string) conversion {
 	return func(s Settings, _ string) (string, error) { return value(s), nil }
 }
 
-// constant returns a function that returns this TOML.
+// constant returns a function, for whenTrue and always, that returns this TOML.
 func constant(toml string) func(Settings) string { return func(Settings) string { return toml } }
 
-// cordon is an action.
+// cordon returns the action that only cordons.
 var cordon = constant(`"cordon"`)
 
-// drain is the action of a kind that the handler drains for: to cordon, if that is all that the handler does.
+// drain returns the action for a kind of event for which the handler drains. With CORDON_ONLY, the handler only cordons, and so does nth.
 func drain(s Settings) string {
 	if s.is("CORDON_ONLY") {
 		return cordon(s)
@@ -149,13 +152,13 @@ func drain(s Settings) string {
 	return `"drain"`
 }
 
-// drainOrIgnore is the conversion of a setting that enables a kind of event.
+// drainOrIgnore is the conversion of a setting that enables a kind of event: true becomes the action of drain, and false "ignore".
 func drainOrIgnore(s Settings, value string) (string, error) {
 	return either(drain(s), `"ignore"`)(s, value)
 }
 
-// urlText is the conversion of a URL that is copied. All users of the machine may read the configuration file, so a URL with a user or
-// password is refused.
+// urlText is the conversion of a URL to itself. All users of the machine may read the configuration file, so urlText refuses a URL with a user
+// or password.
 func urlText(_ Settings, value string) (string, error) {
 	if strings.Contains(value, "@") {
 		return "", errors.New("a URL without a password")
@@ -163,7 +166,7 @@ func urlText(_ Settings, value string) (string, error) {
 	return quote(value), nil
 }
 
-// metadataURL converts the address of the metadata service. EC2's own address sets nothing, as it is nth's default.
+// metadataURL is the conversion of the metadata service's URL. EC2's own address sets nothing, as it is nth's default.
 func metadataURL(s Settings, value string) (string, error) {
 	if strings.HasPrefix(value, "http://169.254.169.254") {
 		return "", nil
@@ -171,7 +174,7 @@ func metadataURL(s Settings, value string) (string, error) {
 	return urlText(s, value)
 }
 
-// number is the conversion of a whole number.
+// number is the conversion of a whole number to itself.
 func number(_ Settings, value string) (string, error) {
 	n, err := strconv.Atoi(value)
 	if err != nil {
@@ -180,7 +183,8 @@ func number(_ Settings, value string) (string, error) {
 	return strconv.Itoa(n), nil
 }
 
-// podGrace converts the grace period of pods, in seconds. A negative one means that of each pod, as nth has it without the setting.
+// podGrace is the conversion of the grace period of pods, in seconds. A negative value sets nothing: it means each pod's own grace period, which
+// is nth's default.
 func podGrace(s Settings, value string) (string, error) {
 	seconds, err := number(s, value)
 	if err != nil || strings.HasPrefix(seconds, "-") {
@@ -189,7 +193,7 @@ func podGrace(s Settings, value string) (string, error) {
 	return quote(seconds + "s"), nil
 }
 
-// logLevel converts the level of the log, whose names are the same here.
+// logLevel is the conversion of the log level, whose names are the same in lower case.
 func logLevel(_ Settings, value string) (string, error) {
 	level := strings.ToLower(value)
 	if !slices.Contains([]string{"debug", "info", "error"}, level) {
@@ -198,7 +202,8 @@ func logLevel(_ Settings, value string) (string, error) {
 	return quote(level), nil
 }
 
-// headers names a file for the headers. The handler's own default is what nth sends by itself.
+// headers is the conversion of the webhook's headers to the name of a file, as they may be secret. The handler's default sets nothing: nth sends
+// that header by default, too.
 func headers(_ Settings, value string) (string, error) {
 	if value == `{"Content-type":"application/json"}` {
 		return "", nil
@@ -206,7 +211,8 @@ func headers(_ Settings, value string) (string, error) {
 	return `"/etc/nth/webhook-headers"`, nil
 }
 
-// managedTag returns the tag of the instances that are handled. If it is in a Secret or ConfigMap, nothing is set: the default would be another tag.
+// managedTag returns, in TOML, the tag of the instances that the handler handles. It returns "" if the tag is not in the input: the handler's
+// default would be another tag.
 func managedTag(s Settings) string {
 	if s.given["MANAGED_TAG"].elsewhere || s.given["MANAGED_ASG_TAG"].elsewhere {
 		return ""
@@ -214,15 +220,15 @@ func managedTag(s Settings) string {
 	return quote(cmp.Or(s.text("MANAGED_TAG"), s.text("MANAGED_ASG_TAG"), "aws-node-termination-handler/managed"))
 }
 
-// quote writes a string as TOML, in single quotes if that saves escapes. JSON's escapes are valid in TOML.
+// quote writes a string as TOML, in single quotes if that saves escapes, and else as JSON: JSON's escapes are valid in TOML.
 func quote(text string) string {
-	control := func(r rune) bool { return r < ' ' || r == 0x7f || r == '\'' }
-	if strings.ContainsAny(text, `"\`) && !strings.ContainsFunc(text, control) {
+	needsEscapes := strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\'' }) // not possible in single quotes
+	if strings.ContainsAny(text, `"\`) && !needsEscapes {
 		return "'" + text + "'"
 	}
 	var b strings.Builder
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(text) // Neither encoding a string nor writing to a Builder can fail.
-	return strings.ReplaceAll(strings.TrimSpace(b.String()), "\x7f", `\u007f`)
+	_ = e.Encode(text)                                                         // Neither encoding a string nor writing to a Builder can fail.
+	return strings.ReplaceAll(strings.TrimSpace(b.String()), "\x7f", `\u007f`) // JSON allows a DEL without an escape, and TOML does not.
 }

@@ -12,52 +12,56 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// For returns a commented configuration file for nth-queue if queue is true, and else for nth. The error says that the settings are for the other
-// program, or it has one line for each wrong value. That names the setting, what would be right, and the value unless it may be a secret.
+// For returns a commented configuration file for nth-queue if queue is true, and for nth otherwise. The error says that the settings are for the
+// other program, or it has one line for each wrong value. Such a line names the setting, what would be right, and the value unless that may be a
+// secret.
 func (s Settings) For(queue bool) (string, error) {
-	const mode = "ENABLE_SQS_TERMINATION_DRAINING" // It is true in the handler's queue mode.
+	const mode = "ENABLE_SQS_TERMINATION_DRAINING" // It is true in the handler's queue mode, which nth-queue replaces.
+	mayBeQueueMode := s.is(mode) || s.given[mode].elsewhere
 	name := "nth"
 	switch {
-	case queue && !s.is(mode) && !s.given[mode].elsewhere:
+	case queue && !mayBeQueueMode:
 		return "", errors.New(mode + ` is not true, so the settings are for "nth config import"`)
 	case !queue && s.is(mode):
 		return "", errors.New(mode + ` is true, so the settings are for "nth-queue config import"`)
 	case queue:
 		name = "nth-queue"
-	}
-	if queue { // What the handler does in its queue mode unless it is set otherwise.
+		// In queue mode, the handler behaves as if these were set.
 		s.given = maps.Clone(s.given)
 		s.assume("ENABLE_REBALANCE_DRAINING", "true")
 		s.assume("CHECK_TAG_BEFORE_DRAINING", cmp.Or(s.text("CHECK_ASG_TAG_BEFORE_DRAINING"), "true"))
 	}
 	b := &strings.Builder{}
 	fmt.Fprintf(b, "# /etc/nth/%s.toml, from the settings of aws-node-termination-handler.\n# All other settings have %s's defaults: see %s.toml(5).\n", name, name, name)
-	remarks, err := s.convert(b, rulesFor(queue))
+	unconverted, err := s.convert(b, rulesFor(queue))
 	if err != nil {
 		return "", err
 	}
-	if len(remarks) > 0 {
+	if len(unconverted) > 0 {
 		fmt.Fprint(b, "\n# Not converted, as it has no counterpart, or is about the pod or its objects:\n")
 	}
-	for _, remark := range remarks {
-		fmt.Fprintf(b, "#   %s\n", text.Visible(remark, text.Line))
+	for _, setting := range unconverted {
+		fmt.Fprintf(b, "#   %s\n", text.Visible(setting, text.Line))
 	}
 	return b.String(), nil
 }
 
-// convert writes the lines that follow from the rules. It returns a remark for each setting that becomes no line. The error has all wrong values.
-func (s Settings) convert(b *strings.Builder, rules []rule) (remarks []string, err error) {
+// convert writes the lines that follow from the rules to b, each key once. It returns the names of the settings that set no key, each with the
+// reason if there is a rule for it. The error has a line for each wrong value.
+func (s Settings) convert(b *strings.Builder, rules []rule) (unconverted []string, err error) {
 	var faults []error
-	written := map[string]bool{} // by key
+	written := map[string]bool{} // the keys that have a line
 	ruled := map[string]bool{}   // the settings that have a rule
 	for _, r := range rules {
 		ruled[r.env] = true
 		given := s.given[r.env]
 		switch {
-		case given == value{} || r.to == nil: // It is not set, or empty, or another rule uses it.
+		case given == value{}: // The setting is not set, or empty.
 			continue
-		case given.elsewhere && r.env != webhookURL: // The URL's line names a file, so it needs no value.
-			remarks = append(remarks, r.env+": its value is not in the file: look it up where it refers to, and set it by hand")
+		case r.to == nil: // The conversion of another setting uses it.
+			continue
+		case given.elsewhere && r.env != webhookURL: // nth reads the webhook's URL from a file, so its value is not needed.
+			unconverted = append(unconverted, r.env+": its value is not in the file: look it up where it refers to, and set it by hand")
 			continue
 		}
 		toml, err := r.to(s, given.text)
@@ -73,27 +77,27 @@ func (s Settings) convert(b *strings.Builder, rules []rule) (remarks []string, e
 			}
 		}
 		if lines == "" {
-			remarks = append(remarks, r.env+": nothing is set for this value, see docs/migration.md")
+			unconverted = append(unconverted, r.env+": nothing is set for this value, see docs/migration.md")
 			continue
 		}
 		fmt.Fprintf(b, "\n%s\n%s", strings.TrimSpace("# From "+r.env+". "+r.why), lines)
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.given)) {
 		if !ruled[name] {
-			remarks = append(remarks, name)
+			unconverted = append(unconverted, name)
 		}
 	}
-	return remarks, errors.Join(faults...)
+	return unconverted, errors.Join(faults...)
 }
 
-// assume sets a setting that is not set.
+// assume sets a setting, unless the input sets it.
 func (s Settings) assume(env, text string) {
 	if s.given[env] == (value{}) {
 		s.given[env] = value{text: text}
 	}
 }
 
-// shown returns a wrong value for an error, unless it may be a secret.
+// shown returns a wrong value as an error may show it: quoted, or "(not shown)" if it may be a secret.
 func shown(env, given string) string {
 	if strings.HasPrefix(env, "WEBHOOK_") || strings.Contains(given, "://") || strings.Contains(given, "@") {
 		return "(not shown)"
