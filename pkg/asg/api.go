@@ -71,7 +71,7 @@ func call[In, Out any](
 	if role.Code(err) == "ValidationError" && nothingWaits.MatchString(err.Error()) {
 		return nil, fmt.Errorf("%w: %w", errNothingWaits, err)
 	}
-	return out, role.Explain(action, answerLimit, err)
+	return out, role.Explain(action, answerLimit, err) // Explain returns nil for nil.
 }
 
 // groupOf asks for the group that an instance is in, and for the instance's lifecycle state in the group, such as "Terminating:Wait". Both are
@@ -90,7 +90,7 @@ func (c *HookClient) groupOf(ctx context.Context, instance string) (group, state
 func (c *HookClient) describeHooks(ctx context.Context, group string) (hooks []hook, err error) {
 	out, err := call(ctx, describeHooks, c.sdk.DescribeLifecycleHooks, &autoscaling.DescribeLifecycleHooksInput{AutoScalingGroupName: &group})
 	if errors.Is(err, errNothingWaits) {
-		return nil, nil
+		return nil, nil // The group does not exist.
 	}
 	if err != nil {
 		return nil, err

@@ -38,6 +38,7 @@ type rule struct {
 //   - Hooks notify nth-queue's own queue: those are chosen.
 //   - The group has one hook, which notifies nothing and is not that of EKS: it is chosen.
 func choose(group string, all []hook, r rule) (chosen []hook, why string) {
+	noneNamed := len(r.named) == 0
 	var hooks []hook // of the rule's transition
 	for _, h := range all {
 		if h.transition == r.transition {
@@ -47,11 +48,11 @@ func choose(group string, all []hook, r rule) (chosen []hook, why string) {
 	for _, h := range hooks {
 		named := slices.Contains(r.named, h.name)
 		notifiesQueue := r.queue != "" && strings.HasSuffix(h.notifies, r.queue)
-		if named || len(r.named) == 0 && notifiesQueue {
+		if named || noneNamed && notifiesQueue {
 			chosen = append(chosen, h)
 		}
 	}
-	if len(r.named) == 0 && len(chosen) == 0 && len(hooks) == 1 {
+	if noneNamed && len(chosen) == 0 && len(hooks) == 1 {
 		usedByOthers := hooks[0].notifies != "" || slices.Contains(eksHooks, hooks[0].name)
 		if !usedByOthers {
 			chosen = hooks

@@ -32,6 +32,7 @@ type QueueEvents struct {
 	StatusCheck    QueueStatusCheck
 }
 
+// defaultAnnounced returns the defaults of the tables that both programs have.
 func defaultAnnounced() Announced {
 	return Announced{
 		SpotInterruption:        Plain{Action: "drain"},
@@ -51,6 +52,7 @@ func defaultAnnounced() Announced {
 	}
 }
 
+// defaultEvents returns the defaults of nth's tables.
 func defaultEvents() Events {
 	return Events{
 		Announced:   defaultAnnounced(),
@@ -59,6 +61,7 @@ func defaultEvents() Events {
 	}
 }
 
+// defaultQueueEvents returns the defaults of nth-queue's tables.
 func defaultQueueEvents() QueueEvents {
 	return QueueEvents{
 		Announced:      defaultAnnounced(),

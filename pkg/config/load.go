@@ -55,7 +55,7 @@ func Load[C any, P Pointer[C]](file string, named bool, defaults C) (Loaded[C], 
 // find sets l.Files to file and its drop-ins, and l.Ignored. It leaves out file if that does not exist and was not named. The error is that the
 // drop-in directory cannot be read.
 func (l *Loaded[C]) find(file string, named bool) error {
-	if _, err := os.Stat(file); named || !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(file); named || !errors.Is(err, fs.ErrNotExist) { // readFile reports any other error.
 		l.Files = append(l.Files, file)
 	}
 	dropins, err := os.ReadDir(file + ".d")

@@ -20,7 +20,7 @@ func (q *Queue) Rights() []role.Right {
 	// SQS has never issued this receipt handle. If the batch is allowed, SQS answers it with success, and with an error for its only entry.
 	invalid := []update{{handle: "nth-queue-check", hidden: time.Minute}}
 	return []role.Right{
-		{Name: receiveMessage, Without: "nothing is heard of interruptions", Try: q.tryReceive},
+		{Name: receiveMessage, Without: "nth-queue receives no message, and drains no node", Try: q.tryReceive},
 		{Name: changeVisibility, Without: "a message comes again while its node is drained", Try: func(ctx context.Context) error {
 			_, err := q.changeVisibility(ctx, invalid)
 			return err
