@@ -220,6 +220,13 @@ func (a *Agent) loop(ctx context.Context) {
 	ticks := time.NewTicker(tick)
 	defer ticks.Stop()
 	a.show()
+	for a.cfg.Remote && len(a.known) == 0 && ctx.Err() == nil { // What the record has may be over. The source says so at once.
+		select {
+		case <-ctx.Done():
+		case <-a.wake:
+			a.callPosted()
+		}
+	}
 	for ctx.Err() == nil {
 		sit, goal := a.decide()
 		a.pursueGoal(ctx, goal)
