@@ -112,7 +112,7 @@ func (c *HookClient) find(ctx context.Context, a Action) (h hook, chosen bool, e
 	if !a.Launch && !c.settings.Complete {
 		return h, false, nil // The settings leave all hooks for terminations to their timeouts.
 	}
-	all, why, err := c.choose(ctx, a.Group, a.Launch) // all that are chosen
+	hooks, why, err := c.choose(ctx, a.Group, a.Launch)
 	if err != nil {
 		if ctx.Err() == nil {
 			c.sayFailed("asking for the lifecycle hooks of the Auto Scaling group "+a.Group, err)
@@ -120,8 +120,8 @@ func (c *HookClient) find(ctx context.Context, a Action) (h hook, chosen bool, e
 		return h, false, err
 	}
 	c.say(Found, "%s", why)
-	if i := slices.IndexFunc(all, func(h hook) bool { return h.name == a.Hook }); i >= 0 {
-		return all[i], true, nil
+	if i := slices.IndexFunc(hooks, func(h hook) bool { return h.name == a.Hook }); i >= 0 {
+		return hooks[i], true, nil
 	}
 	return h, false, nil
 }

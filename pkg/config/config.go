@@ -44,7 +44,7 @@ type Queue struct {
 	Events QueueEvents
 }
 
-// Default returns the settings of an empty file.
+// Default returns the settings of an empty file of nth.
 func Default() Config {
 	c := Config{
 		Common: defaultCommon("nth"),

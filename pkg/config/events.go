@@ -120,7 +120,7 @@ type RebalanceRecommendation struct {
 	CordonFor time.Duration // 0 is until the recommendation is withdrawn
 }
 
-// table describes the keys of the table, with their fields in c.
+// table describes the table [events.rebalance-recommendation]. Each Setting reads and shows a field of c.
 func (c *RebalanceRecommendation) table(p program) Table {
 	longest := 30 * day
 	if p == queue { // SQS hides a message for twelve hours at most.
@@ -145,7 +145,7 @@ type ScheduledMaintenance struct {
 	Codes map[string]string
 }
 
-// table describes the keys of the table, with their fields in c.
+// table describes the table [events.scheduled-maintenance]. Each Setting reads and shows a field of c.
 func (c *ScheduledMaintenance) table(p program) Table {
 	return p.table(tableOf(event.ScheduledMaintenance), "EC2 has planned a reboot, stop, retirement or maintenance.",
 		actionSetting(&c.Action),
@@ -172,7 +172,7 @@ type ASGTermination struct {
 	OnIncomplete string   // "continue" or "abandon"
 }
 
-// table describes the keys of the table, with their fields in c.
+// table describes the table [events.asg-termination]. Each Setting reads and shows a field of c.
 func (c *ASGTermination) table(p program) Table {
 	return p.table(tableOf(event.ASGTermination), p.either("The Auto Scaling group has chosen the instance for termination.",
 		"The Auto Scaling group terminates the instance, and waits at a lifecycle hook."),
@@ -204,7 +204,7 @@ type Shutdown struct {
 	PowerKey string // the program that answers it: "nth" or "logind"
 }
 
-// table describes the keys of the table, with their fields in c.
+// table describes the table [events.shutdown]. Each Setting reads and shows a field of c.
 func (c *Shutdown) table() Table {
 	return Table{tableOf(event.Shutdown), "The operating system goes down, for any reason.", []Setting{
 		actionSetting(&c.Action),
@@ -218,7 +218,7 @@ type Plain struct {
 	Action string
 }
 
-// table describes the keys of the table, with their fields in c.
+// table describes the table for a kind of event, whose meaning is doc. Each Setting reads and shows a field of c.
 func (c *Plain) table(kind event.Kind, doc string) Table {
 	return Table{tableOf(kind), doc, []Setting{actionSetting(&c.Action)}}
 }
@@ -229,7 +229,7 @@ type QueueStatusCheck struct {
 	After  time.Duration
 }
 
-// table describes the keys of the table, with their fields in c.
+// table describes the table [events.status-check]. Each Setting reads and shows a field of c.
 func (c *QueueStatusCheck) table() Table {
 	return Table{tableOf(event.StatusCheck), "EC2's status check of the instance or of its system fails. nth-queue asks each minute.", []Setting{
 		actionSetting(&c.Action),

@@ -18,7 +18,7 @@ var lifeCycles = []string{"spot", "on-demand", "scheduled", "capacity-block", "i
 
 func isLifeCycle(s string) bool { return slices.Contains(lifeCycles, s) }
 
-// table describes the keys of the table, with their fields in c.
+// table describes the table [imds]. Each Setting reads and shows a field of c.
 func (c *IMDS) table() Table {
 	return Table{"imds", "The instance metadata service, which announces what EC2 is going to do.", []Setting{
 		{"endpoint", optionalEndpoint(&c.Endpoint),
@@ -37,7 +37,7 @@ type LoadBalancers struct {
 	TargetGroups []string // ARNs, or "all" alone; nil is none
 }
 
-// table describes the keys of the table, with their fields in c.
+// table describes the table [load_balancers]. Each Setting reads and shows a field of c.
 func (c *LoadBalancers) table() Table {
 	return Table{"load_balancers", "Load balancers of AWS, which nth asks with the instance's role.", []Setting{
 		{"target_groups", targetGroups(&c.TargetGroups),

@@ -10,7 +10,7 @@ type SQS struct {
 	URL string
 }
 
-// table describes the keys of the table, with their fields in c.
+// table describes the table [queue]. Each Setting reads and shows a field of c.
 func (c *SQS) table() Table {
 	return Table{"queue", "The SQS queue that EventBridge, Auto Scaling or SNS fill.", []Setting{
 		{"url", optionalText(&c.URL, isQueueURL, `a queue's URL such as "https://sqs.eu-central-1.amazonaws.com/123456789012/interruptions"`),
@@ -31,7 +31,7 @@ type Fleet struct {
 	LaunchHooks      []string // nil is the hooks that pkg/asg chooses
 }
 
-// table describes the keys of the table, with their fields in c.
+// table describes the table [fleet]. Each Setting reads and shows a field of c.
 func (c *Fleet) table() Table {
 	return Table{"fleet", "Which nodes are drained, and how many at once.", []Setting{
 		{"max_draining", number(&c.MaxDraining, 0, 100_000),

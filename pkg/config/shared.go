@@ -52,7 +52,7 @@ type Log struct {
 	Format string // auto, text, journal, json or prefix
 }
 
-// table describes the keys of the table, with their fields in c.
+// table describes the table [log]. Each Setting reads and shows a field of c.
 func (c *Log) table() Table {
 	return Table{"log", "Logging.", []Setting{
 		{"level", choice(&c.Level, "debug", "info", "warning", "error"),
@@ -71,7 +71,7 @@ type Kubernetes struct {
 	Events     bool
 }
 
-// table describes the keys of the table, with their fields in c.
+// table describes the table [kubernetes]. Each Setting reads and shows a field of c.
 func (c *Kubernetes) table(p program) Table {
 	return p.table("kubernetes", p.either("The connection to the API server, with the kubelet's own identity, and what is reported there.",
 		"The connection to the API server, and what is reported there."),
@@ -101,7 +101,7 @@ type Drain struct {
 	LoadBalancerWait    time.Duration
 }
 
-// table describes the keys of the table, with their fields in c.
+// table describes the table [drain]. Each Setting reads and shows a field of c.
 func (c *Drain) table(p program) Table {
 	return p.table("drain", "How nodes are drained, whatever the event.",
 		p.only(host, Setting{"scripts_wait", duration(&c.ScriptsWait, 0, time.Hour),
@@ -139,7 +139,7 @@ func (c *Webhook) IsTemplateFile() bool { return filepath.IsAbs(c.Template) }
 // phases are the phases of an event at which a notice can be posted; see docs/notices.md.
 var phases = []string{"announced", "ended", "over"}
 
-// table describes the keys of the table, with their fields in c.
+// table describes the table [webhook]. Each Setting reads and shows a field of c.
 func (c *Webhook) table() Table {
 	return Table{"webhook", "Where notices are posted to. docs/notices.md says when, and what a template can use.", []Setting{
 		{"url", hidden(optionalText(&c.URL, isEndpoint, `a URL that begins with "https://" or "http://"`)),
@@ -169,7 +169,7 @@ type Metrics struct {
 	Textfile string // "" is off
 }
 
-// table describes the keys of the table, with their fields in c.
+// table describes the table [metrics]. Each Setting reads and shows a field of c.
 func (c *Metrics) table(p program) Table {
 	return p.table("metrics", "Metrics for Prometheus. docs/metrics.md lists them.",
 		Setting{"listen", optionalText(&c.Listen, isListener, `an address such as ":9092" or "127.0.0.1:9092"`),

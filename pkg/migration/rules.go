@@ -222,13 +222,15 @@ func managedTag(s Settings) string {
 
 // quote writes a string as TOML, in single quotes if that saves escapes, and else as JSON: JSON's escapes are valid in TOML.
 func quote(text string) string {
-	needsEscapes := strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\'' }) // not possible in single quotes
+	// In single quotes, nothing can be escaped.
+	needsEscapes := strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\'' })
 	if strings.ContainsAny(text, `"\`) && !needsEscapes {
 		return "'" + text + "'"
 	}
 	var b strings.Builder
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(text)                                                         // Neither encoding a string nor writing to a Builder can fail.
-	return strings.ReplaceAll(strings.TrimSpace(b.String()), "\x7f", `\u007f`) // JSON allows a DEL without an escape, and TOML does not.
+	_ = e.Encode(text) // Neither encoding a string nor writing to a Builder can fail.
+	// JSON allows a DEL character without an escape, and TOML does not.
+	return strings.ReplaceAll(strings.TrimSpace(b.String()), "\x7f", `\u007f`)
 }
