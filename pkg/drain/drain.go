@@ -1,12 +1,17 @@
 // Package drain drains one node: it cordons the node, evicts its pods, keeps it empty, and takes back what it has set.
 //
-// A guard (Node.Guard) pursues the Goal of a Task until it is stopped: it cordons, evicts, deletes before a hard deadline, reports when the node is empty, and continues
-// watching. The goal may change meanwhile. Node.Uncordon takes back what is ours.
+// A guard (Node.Guard) pursues the Goal of a Task until it is stopped: it cordons, evicts, deletes before a hard deadline, reports when the node
+// is empty, and continues watching. The goal may change meanwhile. Node.Uncordon takes back what is ours.
 //
-// The package is given a client and a node's name, and gets by with the rights of that node's kubelet, which are narrow. The node's pods are
-// pkg/evict's. Newcomers begin with guard.advance.
+// Words:
+//   - A generation is a goal with its reasons. The next generation begins when a further reason, an event, joins.
+//   - A look is one read of the Node, with the cordon if that is missing (Node.close).
+//   - A claim says whose a cordon is, in an annotation (Claim). Ours is what this program, Options.Writer, has set.
+//   - A node is left when operators opted it out, limited when they opted its pods out (ActionAnnotation).
+//   - A cordon is lifted, and the node reopened, when somebody else has uncordoned it.
 //
-// The package does not know on which node it runs.
+// The package is given a client and a node's name, and needs only the rights of that node's kubelet. It does not know on which node it runs.
+// The node's pods are pkg/evict's. Newcomers begin with guard.advance.
 package drain
 
 import (
@@ -19,6 +24,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/kube"
@@ -61,28 +67,28 @@ const (
 type Options struct {
 	// Writer is the program that writes to the Node, Host if empty. What other writers have set is left alone.
 	Writer string
-	// UID, if set, is that of the only Node that is acted upon. Where there is none of that UID any more, it counts as deleted, and its
+	// UID, if set, is the UID of the only Node that is acted upon. If there is no Node of that UID any more, it counts as deleted, and its
 	// pods are left alone: a Node of the same name may be another machine's.
 	UID types.UID
-	// Scripts, if set, are run once the node is closed, and again for each drain that begins later. Evictions wait for them: at most for
+	// Scripts, if set, are run once the node is closed, and again for each drain that begins later. Evictions wait for the scripts: at most for
 	// ScriptsWait, and for a quarter of the time before a hard deadline. A failure is reported and has no other consequence.
 	Scripts     wait.Blocker
 	ScriptsWait time.Duration
-	// Options are the settings that hold for pods. What is urgent by Options.Urgent is so for requests about the Node, too.
+	// Options are the settings that hold for pods. If Options.Urgent returns true, requests for the Node are urgent, too.
 	evict.Options
 	// ExcludeFromLoadBalancers labels the node with ExcludeLabel after the cordon. LoadBalancerWait is how long evictions wait after the
 	// cordon for the load balancers to follow, but no pod beyond the time that leaves it its grace before the deadline.
 	ExcludeFromLoadBalancers bool
 	LoadBalancerWait         time.Duration
-	// LoadBalancers, if set, are waited for until they are done with the machine before evictions, at most for half of the time before the
-	// deadline. LoadBalancerWait applies only if that cannot be found out.
+	// LoadBalancers, if set, is waited for before evictions, until load balancers have removed the machine: at most for half of the time before
+	// the deadline. LoadBalancerWait then applies only if it cannot be found out whether they have.
 	LoadBalancers wait.Blocker
 	// VolumeWait bounds the wait for volumes to be unmounted after the last pod is gone.
 	VolumeWait time.Duration
 	// Requests, if set, limits reads and writes of Nodes. It is shared with the drains of other nodes.
 	Requests *kube.Gate
-	// Watched, if set, returns the Node as a watch of all Nodes shows it; nil if it does not. A guard looks at this instead of reading the
-	// Node. It needs the managed fields that ClosedBy keeps.
+	// Watched, if set, returns the Node as a watch of all Nodes shows it; nil if the watch does not show it. A guard takes that instead of
+	// reading the Node. The Node needs the managed fields that ClosedBy keeps.
 	Watched func() *corev1.Node
 	// OwnTaint, if set, reports whether a taint is the Writer's: it is taken off together with its cordon.
 	OwnTaint func(corev1.Taint) bool
@@ -91,7 +97,7 @@ type Options struct {
 // Node is one node, reached with the rights of its client.
 type Node struct {
 	*evict.Evictor
-	client kubernetes.Interface
+	client rest.Interface
 	name   string
 	opts   Options
 }
@@ -99,17 +105,16 @@ type Node struct {
 // New returns the node of that name. It makes no request.
 func New(client kubernetes.Interface, name string, opts Options) *Node {
 	opts.Writer = cmp.Or(opts.Writer, Host)
-	n := &Node{client: client, name: name, opts: opts}
-	n.Evictor = evict.New(n.rest(), name, opts.Options)
-	return n
+	core := client.CoreV1().RESTClient()
+	return &Node{Evictor: evict.New(core, name, opts.Options), client: core, name: name, opts: opts}
 }
 
 // forever is longer than any node exists.
 const forever = 365 * 24 * time.Hour
 
-// Forecast says how a drain would go if the machine was gone the given time after its notice. It lists the node's pods once.
+// Forecast says how a drain would go if the machine was gone a duration notice after its notice. It lists the node's pods once.
 func (n *Node) Forecast(ctx context.Context, notice time.Duration) (evict.Forecast, error) {
-	scripts := min(n.opts.ScriptsWait, notice/4) // A guard gives scripts no more before a hard deadline: see awaitScripts.
+	scripts := min(n.opts.ScriptsWait, notice/4) // Before a hard deadline, a guard waits no longer for scripts: see awaitScripts.
 	return n.Evictor.Forecast(ctx, notice, n.opts.LoadBalancerWait+scripts)
 }
 
@@ -124,14 +129,14 @@ func (n *Node) OptedOut(ctx context.Context) (bool, error) {
 
 // Goal is the state that a guard brings its node to, and by when. pkg/agent makes it from a policy.Goal.
 type Goal struct {
-	// Generation grows when a reason for the goal joins: then the node is looked at again, and cordoned again if somebody has uncordoned it. It
-	// is at least 1, and identifies the goal in Progress.
+	// Generation grows when a reason for the goal joins. Then the guard looks at the Node again, and cordons it again if somebody has uncordoned
+	// it. It is at least 1. Progress.Generation refers to it.
 	Generation int
 	// Claim goes into CordonAnnotation if the node has to be cordoned.
 	Claim Claim
-	// Close: the node is to be cordoned. It is false if somebody has uncordoned it for all reasons of the goal.
+	// Close: the node is to be cordoned. It is false if somebody has lifted a cordon that was for each of the goal's reasons.
 	Close bool
-	// Evict: pods have to go. Before: only those that came before that time; zero for all.
+	// Evict: pods have to go. Before limits that to pods that came before this time; zero means all pods.
 	Evict  bool
 	Before time.Time
 	// Shutdown: the machine shuts down by itself.
@@ -139,11 +144,11 @@ type Goal struct {
 	// Hard is when the machine is gone: pods that are left are deleted in time. Soft is when the drain should have ended. Both are
 	// compared by the monotonic clock if they have its reading; zero means never.
 	Hard, Soft time.Time
-	// TimeEnds is when the next event runs out of its time, zero for never: the wait for volumes ends a margin before that.
+	// TimeEnds is when the next event runs out of its time; zero for never. The wait for volumes ends a margin before that.
 	TimeEnds time.Time
-	// NodeSeen: there has been a Node in this boot, so that a missing one was deleted.
+	// NodeSeen: there has been a Node in this boot. If it is missing now, it was deleted.
 	NodeSeen bool
-	// Limited: operators wanted its pods left alone when the Node was last read. It applies until the guard has read the Node.
+	// Limited: when the Node was last read, before this guard, operators had opted its pods out. It applies until the guard has read the Node.
 	Limited bool
 }
 
@@ -151,11 +156,11 @@ type Goal struct {
 // be called from any goroutine, and do not block.
 type Task struct {
 	goal    atomic.Pointer[Goal]
-	changed chan struct{} // has an element if the goal has changed since a guard last received
+	changed chan struct{} // has an element if the goal has changed since the guard last received
 	result  atomic.Pointer[func() Result]
 }
 
-// NewTask returns a task on which no guard works yet.
+// NewTask returns a task for Node.Guard.
 func NewTask(goal Goal) *Task {
 	t := &Task{changed: make(chan struct{}, 1)}
 	t.goal.Store(&goal)
@@ -179,7 +184,7 @@ func (t *Task) Result() Result {
 	if result := t.result.Load(); result != nil {
 		return (*result)()
 	}
-	return Result{} // None has begun.
+	return Result{} // No guard has begun.
 }
 
 // SetResult has Result call a guard's function, from any goroutine.
@@ -188,15 +193,15 @@ func (t *Task) SetResult(result func() Result) { t.result.Store(&result) }
 // Progress is one thing that happened, and the state after it.
 type Progress struct {
 	Kind state.TransitionKind
-	// Generation is that of the goal: State holds for the reasons that had joined when it was read.
+	// Generation is that of the goal for which State was found out.
 	Generation int
-	// State is what is known of the node.
+	// State is what is known of the node after this.
 	State State
 	// Pod is "namespace/name"; empty for what concerns the node.
 	Pod string
 	// PodUID is that pod's.
 	PodUID string
-	// Claim, with NodeReopened, is the one on the Node: it says for which events the node was closed.
+	// Claim, with NodeReopened, is the claim on the Node: it says for which events the node was closed.
 	Claim Claim
 	// Detail names the budget, the reason or the time that belongs to Kind.
 	Detail string
@@ -206,21 +211,21 @@ type Progress struct {
 
 // State is what is known of a node.
 type State struct {
-	// Closed: it takes no more pods. Open: it stays open in this generation, since somebody has uncordoned it. Ours: something on it is ours to
-	// take back.
+	// Closed: the node takes no more pods. Open: it stays open in this generation, since somebody has uncordoned it. Ours: our cordon or label
+	// is on it, to be taken back later.
 	Closed, Open, Ours bool
-	// Left: operators want nothing done to it.
+	// Left: operators opted the node out.
 	Left bool
 	// UID is that of the Node that was seen last; empty if none was.
 	UID types.UID
-	// CordonStamp is when it was cordoned, by the API server's clock; zero if the Node does not say.
+	// CordonStamp is when the node was cordoned, by the API server's clock; zero if the Node does not say.
 	CordonStamp time.Time
 	// Drained: no pod is left that has to go.
 	Drained bool
-	// Looked: the Node has been read since the generation began. Limited: operators want its pods left alone, by the last
-	// look; then it is not drained.
+	// Looked: the Node has been read since the generation began. Limited: the last look showed that operators opted its pods out; then it is
+	// not drained.
 	Looked, Limited bool
-	// Trouble says why it cannot be closed, or its pods cannot be listed; empty if they can.
+	// Trouble says why the node cannot be cordoned, or why its pods cannot be listed; empty if both can be done.
 	Trouble string
 }
 
@@ -236,7 +241,7 @@ type Result struct {
 	HeldBy map[string]string
 	// NodeGone: the Node object was deleted.
 	NodeGone bool
-	// Limited: operators want this node's pods left alone, by its ActionAnnotation; none are evicted.
+	// Limited: operators opted the node's pods out with its ActionAnnotation, so no pods are evicted.
 	Limited bool
 }
 
@@ -246,15 +251,16 @@ type DryRun struct{ *Node }
 // NewDryRun returns a dry run for a node.
 func NewDryRun(n *Node) *DryRun { return &DryRun{n} }
 
-// Guard is Node.Guard, but changes nothing. It passes what a real guard would do to report, as if each step succeeded at once. It looks once for
-// each goal, and again after a look that failed. All steps are reported for the first goal, and again when Goal.Close changes or Goal.Evict becomes true.
+// Guard is Node.Guard, but changes nothing. It calls report with each step of a real guard, as if the step succeeded at once. It looks once for
+// each goal, and again after a look that failed. It reports all steps for the first goal, and again when Goal.Close changes or Goal.Evict
+// becomes true.
 func (d *DryRun) Guard(ctx context.Context, task *Task, report func(Progress)) {
-	var last *Goal // the last one that was reported
+	var last *Goal // the last goal that was reported; nil if none was
 	var trouble kube.Trouble
 	var pause time.Duration
 	for more := true; more; more = loop.Await(ctx, task.changed, pause) {
 		goal := task.Goal()
-		tell := func(p Progress, s State) {
+		reportWith := func(s State, p Progress) {
 			p.Generation, p.State = goal.Generation, s
 			report(p)
 		}
@@ -266,18 +272,18 @@ func (d *DryRun) Guard(ctx context.Context, task *Task, report func(Progress)) {
 		if err != nil {
 			pause = lookEvery
 			if why := trouble.Note(err); why != "" && ctx.Err() == nil {
-				tell(Progress{Kind: state.NodeUnclosable, Detail: why}, State{Trouble: why})
+				reportWith(State{Trouble: why}, Progress{Kind: state.NodeUnclosable, Detail: why})
 			}
 			continue
 		}
 		task.SetResult(func() Result { return would.result })
 		all := last == nil || goal.Close != last.Close || goal.Evict && !last.Evict
 		if !all {
-			tell(Progress{Kind: state.GoalChanged}, would.state) // The agent needs the state under the new goal.
+			reportWith(would.state, Progress{Kind: state.GoalChanged}) // The agent needs the state under the new goal.
 		}
 		for _, p := range would.steps {
-			if all || p.Kind == state.NodeEmpty { // The agent needs that for each goal.
-				tell(p, would.state)
+			if all || p.Kind == state.NodeEmpty { // The agent needs NodeEmpty for each goal.
+				reportWith(would.state, p)
 			}
 		}
 		last, pause = &goal, forever
@@ -291,7 +297,7 @@ type dryLook struct {
 	steps  []Progress
 }
 
-// look reads the Node and its pods, and returns what a real guard would do. Result.Left stays empty, as if all pods had gone.
+// look reads the Node and its pods, and returns what a real guard would do. Result.Left stays empty, as if all pods had left.
 func (d *DryRun) look(ctx context.Context, goal Goal) (dryLook, error) {
 	node, err := d.get(ctx, kube.InTurn)
 	if kube.NotFound(err) && goal.NodeSeen {
@@ -305,8 +311,9 @@ func (d *DryRun) look(ctx context.Context, goal Goal) (dryLook, error) {
 		return dryLook{}, fmt.Errorf("reading node %q: %w", d.name, err)
 	}
 	v := d.viewOf(node, d.cordonOf(node, goal, memory{}, d.reopened(node, view{})))
-	ours, lifted := v.cordon == CordonNone || v.cordon == CordonOurs, v.cordon == CordonLifted
-	evicts := goal.Evict && !v.limited && !(lifted && goal.Close) // In the last case the agent adjusts the goal first.
+	ours, lifted := v.cordon == CordonNone || v.cordon == CordonOurs, v.cordon == CordonLifted // CordonNone: a real guard would cordon it.
+	adjustsFirst := lifted && goal.Close                                                       // The agent first adjusts the goal to the uncordon.
+	evicts := goal.Evict && !v.limited && !adjustsFirst
 	would := dryLook{
 		result: Result{Cordon: v.cordon, Limited: v.limited},
 		state: State{
@@ -315,7 +322,7 @@ func (d *DryRun) look(ctx context.Context, goal Goal) (dryLook, error) {
 		},
 		steps: []Progress{v.cordon.progress()},
 	}
-	would.steps[0].Claim, _ = parseClaim(v.claim) // no claim: a claim without events
+	would.steps[0].Claim, _ = parseClaim(v.claim) // Without a valid annotation, the claim names no events.
 	if !evicts {
 		return would, nil
 	}
@@ -337,7 +344,7 @@ func (d *DryRun) look(ctx context.Context, goal Goal) (dryLook, error) {
 	return would, nil
 }
 
-// Uncordon returns what Node.Uncordon would do now. It does not wait for a reboot.
+// Uncordon returns what Node.Uncordon would do now. It does not wait until the Node is Ready.
 func (d *DryRun) Uncordon(ctx context.Context, _ Booted) (UncordonResult, error) {
 	const write = false
 	return d.uncordon(ctx, nil, write)

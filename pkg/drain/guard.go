@@ -17,40 +17,37 @@ import (
 )
 
 const (
-	// settle is how long after the cordon a node may not yet count as drained: a scheduler that has not heard of the
-	// cordon may still bind a pod.
+	// settle is how long after the cordon a node does not count as drained yet. A scheduler that does not know of the cordon may still bind
+	// a pod.
 	settle = time.Second
 	// lookEvery is how often the Node is read while nothing happens.
 	lookEvery = 5 * time.Second
 )
 
 // guard is the work of Node.Guard. Only its loop changes its fields.
-//
-// A look is one read of the Node, with the cordon if that is missing (Node.close).
 type guard struct {
 	node     *Node
-	tell     func(Progress) // the caller's
 	loop     *loop.Loop
 	pods     *evict.Pods
 	wantLook chan struct{} // wakes keepLooking
 
-	goal   Goal
-	taken  *Goal      // the task's goal that became goal
-	queued []Progress // for tell, after the present round of the loop
+	goal     Goal
+	goalRead *Goal      // the task's goal when it was last read; another pointer is a new goal
+	queued   []Progress // for the caller of Guard, after the present turn of the loop
 	// closingSince is when the guard began to close the node for the present events.
 	closingSince time.Time
 
 	memory
-	// liftedStamp is when the cordon was set that somebody has lifted, by the API server's clock; zero if that is not known.
+	// liftedStamp is when the cordon that somebody has lifted was set, by the API server's clock; zero if that is not known.
 	liftedStamp time.Time
-	// looks counts the looks that have begun, and looked is the last of them that has returned.
+	// looks counts the looks that have begun, and looked is the number of the last look that has returned.
 	looks, looked int
 	// trouble is why the Node cannot be read or cordoned.
 	trouble kube.Trouble
 	// labelRefusals are the refusals of ExcludeLabel that were reported.
 	labelRefusals kube.Reasons
-	// cordonDecided is when it became known whether the node is closed; zero while it is not known. Evictions begin at evictFrom; zero
-	// while that is not known.
+	// cordonDecided is when it became known whether the node is closed, and evictFrom is when evictions begin. Each is zero while it is not
+	// known.
 	cordonDecided, evictFrom time.Time
 
 	// foundReported: the first list of the pods was reported.
@@ -61,28 +58,28 @@ type guard struct {
 	waiting
 }
 
-// Guard works for the goal of a task until ctx ends, and retries what fails. It calls tell for everything that happens, from one goroutine. tell
-// must not block. Each round of the loop handles one event that was posted, and then does all that is due. It calls tell without the loop's lock,
-// so that tell may ask for the task's result.
-func (n *Node) Guard(ctx context.Context, task *Task, tell func(Progress)) {
+// Guard works for the goal of a task until ctx ends, and retries what fails. It calls report for everything that happens, from one goroutine.
+// report must not block, but may ask for the task's result: Guard calls it without the loop's lock. Each turn of the loop handles one
+// function that was posted, and then does all that is due.
+func (n *Node) Guard(ctx context.Context, task *Task, report func(Progress)) {
 	goal := task.goal.Load()
 	g := &guard{
-		node: n, tell: tell, goal: *goal, taken: goal, memory: memory{view: view{limited: goal.Limited}}, loop: loop.New(task.changed),
+		node: n, goal: *goal, goalRead: goal, memory: memory{view: view{limited: goal.Limited}}, loop: loop.New(task.changed),
 		wantLook: make(chan struct{}, 1), epoch: 1, closingSince: time.Now(),
 	}
 	g.pods = n.Pods(g.loop, g)
 	task.SetResult(g.result)
 	looking := false
 	g.loop.Run(ctx, func(post func(), timed bool) (time.Time, func()) {
-		if !looking {
+		if !looking { // the first turn
 			looking = true
 			g.loop.Go(g.keepLooking)
 		}
 		if timed { // The time has come for some pods; plan for all.
 			g.pods.Replan()
 		}
-		if next := task.goal.Load(); next != g.taken {
-			g.taken = next
+		if next := task.goal.Load(); next != g.goalRead {
+			g.goalRead = next
 			g.setGoal(*next)
 		}
 		if post != nil {
@@ -93,7 +90,7 @@ func (n *Node) Guard(ctx context.Context, task *Task, tell func(Progress)) {
 		g.queued = nil
 		return wake, func() {
 			for _, p := range queued {
-				g.tell(p)
+				report(p)
 			}
 		}
 	})
@@ -107,8 +104,8 @@ func (g *guard) Terms() evict.Terms {
 	}
 }
 
-// since returns a time: pods that came to the node later stay. Zero means that no pod stays for this reason. It is the time of the cordon by
-// the API server's clock, as on the Node, or else as recorded.
+// since returns a time: pods that came to the node later stay. Zero means that no pod stays for this reason. After an uncordon, it is when the
+// lifted cordon was set, by the API server's clock. If the Node does not say that, it is Goal.Before.
 func (g *guard) since() time.Time {
 	if g.staysOpen() || !g.goal.Before.IsZero() {
 		return cmp.Or(g.liftedStamp, g.goal.Before)
@@ -119,7 +116,8 @@ func (g *guard) since() time.Time {
 // drained reports whether the node was reported drained, and still is.
 func (g *guard) drained() bool { return g.drainedIn == g.epoch }
 
-// Met implements evict.Drain: a pod was found that has to go. So the node is not drained any more.
+// Met implements evict.Drain: a pod was found that has to go. So the node is not drained any more. A fresh pod was not on the node at the first
+// list. If one comes although the node is closed or drained, that is reported.
 func (g *guard) Met(pod *corev1.Pod, fresh bool) {
 	arrived := fresh && (g.drained() || g.view.closed())
 	g.epoch++
@@ -146,8 +144,8 @@ func aboutPod(what state.TransitionKind, pod *corev1.Pod, detail string) Progres
 // staysOpen reports whether somebody has uncordoned the node for all reasons of the goal.
 func (g *guard) staysOpen() bool { return g.memory.staysOpen(g.goal) }
 
-// setGoal changes the goal. A new generation starts afresh. What was found out earlier does not count for it: that operators have uncordoned
-// the node, and which pods were left because they keep coming back.
+// setGoal changes the goal. For a new generation, some earlier findings do not count: that operators have uncordoned the node, and which pods
+// were left because they keep coming back.
 func (g *guard) setGoal(goal Goal) {
 	grown, begins, wasOpen := goal.Generation > g.goal.Generation, goal.Evict && !g.goal.Evict, g.staysOpen()
 	g.goal = goal
@@ -162,7 +160,7 @@ func (g *guard) setGoal(goal Goal) {
 	if begins { // Scripts run again, and evictions wait for them.
 		g.evictFrom, g.scriptsDone = time.Time{}, false
 	}
-	if begins || !goal.Evict {
+	if begins || !goal.Evict { // A wait for load balancers belongs to an earlier drain.
 		g.balancers.end(errCalledOff)
 	}
 	if grown || begins {
@@ -172,7 +170,7 @@ func (g *guard) setGoal(goal Goal) {
 	g.report(Progress{Kind: state.GoalChanged})
 }
 
-// report queues for tell what happened, with the state after it.
+// report queues what happened, with the state after it, for the report function of Guard.
 func (g *guard) report(p Progress) {
 	pods := g.pods.Counts()
 	p.Generation, p.State, p.Total, p.Left = g.goal.Generation, g.state(), pods.Total, pods.Left
@@ -187,13 +185,13 @@ func (g *guard) state() State {
 		Trouble: g.pods.Unlisted(),
 	}
 	if why := g.trouble.Last(); why != "" {
-		s.Trouble = g.uncordonable(why)
+		s.Trouble = g.cordonTrouble(why)
 	}
 	return s
 }
 
-// uncordonable says why the node cannot be cordoned.
-func (g *guard) uncordonable(why string) string {
+// cordonTrouble adds to a reason that the node cannot be cordoned because of it.
+func (g *guard) cordonTrouble(why string) string {
 	return fmt.Sprintf("cordoning node %q: %s", g.node.name, why)
 }
 
@@ -222,13 +220,14 @@ func (g *guard) result() Result {
 	return r
 }
 
-// nodeGone reports whether the Node was deleted: there was one in this boot, and is none any more.
+// nodeGone reports whether the Node was deleted: it existed in this boot, and does not any more.
 func (g *guard) nodeGone() bool { return g.view.missing && (g.view.uid != "" || g.goal.NodeSeen) }
 
-// advance does all of the drain that can be done now: it schedules evictions, makes them, and concludes the drain. The loop calls it after
-// each event. It returns when to call it again if nothing happens; zero is never.
+// advance does all of the drain that can be done now: it schedules evictions, makes them, and concludes the drain. It is called at the end of
+// each turn of the loop. It returns when to call it again if nothing happens; zero is never.
 func (g *guard) advance(now time.Time) time.Time {
-	if !g.goal.Evict || g.node.opts.UID != "" && g.view.missing { // See Options.UID: the pods may be another machine's.
+	anothersPods := g.node.opts.UID != "" && g.view.missing // See Options.UID: the pods may be another machine's.
+	if !g.goal.Evict || anothersPods {
 		return time.Time{}
 	}
 	g.pods.Begin()
@@ -242,9 +241,10 @@ func (g *guard) advance(now time.Time) time.Time {
 }
 
 // scheduleEvictions sets evictFrom, when evictions begin: once the cordon is decided, scripts have run, and load balancers have had their
-// time. While a wait is under way, evictFrom is far away. It returns when to call it again; zero is never.
+// time. While a wait is under way, evictFrom is far away: then only a pod whose turn has come is evicted. It returns when to call it again;
+// zero is never.
 func (g *guard) scheduleEvictions(now time.Time) time.Time {
-	wake := loop.Soonest(g.scripts.limit(now), g.balancers.limit(now))
+	wake := loop.Soonest(g.scripts.endIfLate(now), g.balancers.endIfLate(now))
 	if !g.evictFrom.IsZero() || g.view.limited { // It is set already, or operators allow no evictions.
 		return wake
 	}
@@ -252,7 +252,7 @@ func (g *guard) scheduleEvictions(now time.Time) time.Time {
 		if g.goal.Hard.IsZero() { // There is time to wait for the cordon.
 			return time.Time{}
 		}
-		// The machine is lost: evicting without a cordon is better than pods that die with it.
+		// The machine will be gone. Evicting without a cordon is better than pods that die with the machine.
 		if patience := g.Terms().Patience(g.closingSince); now.Before(patience) {
 			return patience
 		}
@@ -269,7 +269,7 @@ func (g *guard) scheduleEvictions(now time.Time) time.Time {
 	return g.evictFrom
 }
 
-// Look implements evict.Drain. It requests a look at the Node, and returns its number.
+// Look implements evict.Drain. It requests a look at the Node, and returns the number of that look.
 func (g *guard) Look() int {
 	loop.Nudge(g.wantLook)
 	return g.looks + 1
@@ -281,7 +281,7 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 	failing, refused := kube.Failures, kube.Refusals
 	for {
 		select {
-		case <-g.wantLook: // This look answers that, too.
+		case <-g.wantLook: // The look that begins now answers this request, too.
 		default:
 		}
 		g.loop.Lock()
@@ -292,7 +292,7 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 		handled := make(chan struct{})
 		g.loop.Post(func() { g.handleLook(v, number, goal.Generation); close(handled) })
 		loop.Await(ctx, handled, forever)
-		// Nothing shortens minPause. A call of Look ends the rest of the pause: so not even many calls make failing looks frequent.
+		// A call of Look shortens the pause, but not to less than minPause. So looks that fail stay rare, however often Look is called.
 		pause, minPause := lookEvery, time.Second
 		switch {
 		case v.err == nil && v.wrongLabel && v.labelErr == nil: // The next look sets the label.
@@ -301,10 +301,10 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 			failing, refused, minPause = kube.Failures, kube.Refusals, 0
 		case kube.Passing(v.err):
 			pause = max(failing.Step(), kube.RetryAfter(v.err))
-		case !v.missing:
-			pause = refused.Step()
-		default: // The kubelet may register the Node at any moment.
+		case v.missing: // The kubelet may register the Node at any moment.
 			pause = time.Second
+		default: // The API server has refused the read or the cordon.
+			pause = refused.Step()
 		}
 		minPause = min(minPause, pause)
 		if !loop.Await(ctx, nil, minPause) || !loop.Await(ctx, g.wantLook, pause-minPause) {
@@ -313,14 +313,14 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 	}
 }
 
-// handleLook handles the result of a look. generation is the goal's when it began. If the look changed what the agent has to know, but nothing
-// was reported, it reports GoalChanged, so that the agent gets the new state.
+// handleLook handles the result of the look of that number. generation is the goal's when the look began. If the look changed what the agent has
+// to know, but nothing was reported, handleLook reports GoalChanged, so that the agent gets the new state.
 func (g *guard) handleLook(v view, number, generation int) {
-	before, last := g.memory, g.looked
+	before, lastLook := g.memory, g.looked
 	wasClosed, hadLooked, reported := g.closed(), g.hasLooked(), len(g.queued)
 	g.pods.Replan()
 	g.countLook(v, number, generation)
-	if v.uid != "" && g.anotherThan(v.uid) { // It is a new registration. What operators wanted was about the Node before.
+	if v.uid != "" && g.sawAnother(v.uid) { // The Node was registered again. An uncordon was about the Node before.
 		g.uncordonedIn = 0
 	}
 	switch {
@@ -332,25 +332,27 @@ func (g *guard) handleLook(v view, number, generation int) {
 		g.handleNode(v)
 		if v.reopened {
 			g.handleUncordon(v)
-			g.pods.SpareLate(last)
+			g.pods.SpareLate(lastLook)
 		}
 	}
 	limitedChanged := g.view.limited != before.view.limited
 	if limitedChanged {
-		g.epoch++ // Operators may have freed its pods.
+		g.epoch++ // Pods that were opted out may have to go now.
 		g.pods.Rejudge()
 	}
-	changed := g.closed() && !wasClosed || g.hasLooked() && !hadLooked || limitedChanged || g.view.uid != before.view.uid
+	newlyClosed, newlyLooked := g.closed() && !wasClosed, g.hasLooked() && !hadLooked
+	changed := newlyClosed || newlyLooked || limitedChanged || g.view.uid != before.view.uid
 	if changed && len(g.queued) == reported {
 		g.report(Progress{Kind: state.GoalChanged})
 	}
 }
 
-// countLook records that a look has returned. One that failed proves nothing, and is repeated. Before a hard deadline it counts all the same:
-// pods do not wait for the next look, and a refusal is the answer for the generation.
+// countLook records that a look has returned: for its generation, and for the pods that wait for a look. A look that failed proves nothing, and
+// is repeated. Before a hard deadline it counts all the same: pods do not wait for the next look, and a refusal is final for the generation.
 func (g *guard) countLook(v view, number, generation int) {
-	answered, hard := v.err == nil || v.missing, !g.goal.Hard.IsZero()
-	if answered || v.uid != "" || hard && !kube.Passing(v.err) { // A Node that cannot be cordoned was read all the same.
+	answered, read, hard := v.err == nil || v.missing, v.uid != "", !g.goal.Hard.IsZero() // It may be read, but not cordoned.
+	refused := v.err != nil && !kube.Passing(v.err)
+	if answered || read || hard && refused {
 		g.lookedIn = generation
 	}
 	if answered || hard {
@@ -362,12 +364,13 @@ func (g *guard) countLook(v view, number, generation int) {
 // look. The agent knows which of the events want the node closed again, and begins the next generation for them.
 func (g *guard) handleUncordon(v view) {
 	g.uncordonedIn = g.goal.Generation
-	if !g.goal.Close || g.goal.Before.IsZero() { // Pods that came after this cordon stay. Otherwise the drain's cordon was lifted before: goal.Before still says which pods go.
+	// Pods that came after the lifted cordon stay. If the drain's first cordon was lifted earlier, Goal.Before says which pods stay.
+	if !g.goal.Close || g.goal.Before.IsZero() {
 		g.liftedStamp = v.cordonStamp
 	}
 	g.pods.Rejudge()
 	reopened := Progress{Kind: state.NodeReopened}
-	reopened.Claim, _ = parseClaim(v.claim) // An operator may have removed the annotation, too: then it names no events.
+	reopened.Claim, _ = parseClaim(v.claim) // If the operator has removed the annotation, too, the claim names no events.
 	g.report(reopened)
 }
 
@@ -375,7 +378,7 @@ func (g *guard) handleUncordon(v view) {
 func (g *guard) handleMissingNode(v view) {
 	known := g.view.missing
 	g.trouble = kube.Trouble{}
-	v.uid, v.version = g.view.uid, g.view.version // nodeGone needs the UID of the Node that was there.
+	v.uid, v.version = g.view.uid, g.view.version // nodeGone needs the UID of the Node that was read before.
 	g.view = v
 	why := "the kubelet has not registered it yet"
 	if g.nodeGone() {
@@ -392,32 +395,33 @@ func (g *guard) handleMissingNode(v view) {
 // handleNodeError handles that the Node could not be read or cordoned, and reports each new reason once. If the cordon is refused for good and
 // there is a hard deadline, evictions begin without the cordon.
 func (g *guard) handleNodeError(v view) {
-	if v.uid == "" { // It was not read: what is known of it stays.
+	if v.uid == "" { // The Node was not read, so what is known of it stays.
 		g.view.err = v.err
 	} else {
 		g.view = v
 	}
-	switch passing := kube.Passing(v.err); {
-	case passing && (!g.cordonPending() || g.view.cordon == CordonLeft): // No cordon is waiting for this, so there is nothing to report.
+	passing, wantsCordon := kube.Passing(v.err), g.cordonPending() && g.view.cordon != CordonLeft
+	if passing && !wantsCordon { // No cordon waits for the next look, so the failure harms nobody.
 		return
-	case !passing && !g.goal.Hard.IsZero() && g.cordonDecided.IsZero():
+	}
+	if !passing && !g.goal.Hard.IsZero() && g.cordonDecided.IsZero() {
 		g.cordonDecided = time.Now()
 	}
 	if why := g.trouble.Note(v.err); why != "" {
-		g.report(Progress{Kind: state.NodeUnclosable, Detail: g.uncordonable(why)})
+		g.report(Progress{Kind: state.NodeUnclosable, Detail: g.cordonTrouble(why)})
 	}
 }
 
-// handleNode handles a Node that was read, and cordoned if that was called for.
+// handleNode handles a Node that was read, and that was cordoned in the same look if the goal asked for that.
 func (g *guard) handleNode(v view) {
 	before := g.view
 	another, newlyClosed := before.uid != v.uid, v.closed() && !before.closed()
-	if v.cordon == CordonOurs && (before.cordon == CordonSet || before.cordon == CordonNone && !before.missing) && !another {
+	sawOpen := before.cordon == CordonNone && !before.missing
+	if v.cordon == CordonOurs && !another && (before.cordon == CordonSet || sawOpen) {
 		v.cordon = CordonSet // It was this guard, even if the answer to its patch was lost.
 	}
 	if newlyClosed || another {
-		// Until now the node was open, or it is another Node: pods may have come since the last look, and what was found out before
-		// proves nothing.
+		// Until now the node was open, or this is another Node. Pods may have come since the last look, and no earlier proof counts.
 		g.epoch++
 		g.cordonDecided = time.Now()
 		g.renewVolumes()
@@ -427,10 +431,11 @@ func (g *guard) handleNode(v view) {
 		g.pods.Restart() // Pods that came back to an open node need not come back to a closed one.
 		g.pods.Rejudge()
 	}
-	if g.cordonDecided.IsZero() && (v.closed() || g.hasLooked()) { // For a new generation, the next look decides.
+	if g.cordonDecided.IsZero() && (v.closed() || g.hasLooked()) { // An open node is decided only by a look of this generation.
 		g.cordonDecided = time.Now()
 	}
-	if (v.cordon != before.cordon || another) && v.cordon != CordonLifted { // handleUncordon reports the latter.
+	cordonChanged := v.cordon != before.cordon || another
+	if cordonChanged && v.cordon != CordonLifted { // handleUncordon reports CordonLifted.
 		g.report(v.cordon.progress())
 	}
 	if v.labeled && !before.labeled && !another {
@@ -439,26 +444,30 @@ func (g *guard) handleNode(v view) {
 	g.reportLabelRefusal(v.labelErr)
 }
 
-// reportLabelRefusal reports each new reason why ExcludeLabel could not be written. A conflict is none: the next look tries again.
+// reportLabelRefusal reports each new reason why ExcludeLabel could not be written; nil is no reason. After a conflict, the next look tries again,
+// so that is not reported.
 func (g *guard) reportLabelRefusal(err error) {
 	if err != nil && !apierrors.IsConflict(err) && g.labelRefusals.Add(err.Error(), kube.EqualIgnoringDigits) {
 		g.report(Progress{Kind: state.PodRefused, Detail: err.Error()})
 	}
 }
 
-// concludeDrain reports the node drained once a list of pods proves it, and waits for volumes and load balancers before. It returns when to
-// call it again; zero means after the next event.
+// concludeDrain reports the node drained once a list proves that no pod has to go, and volumes are free. It returns when to call it again; zero
+// means after the next event.
 func (g *guard) concludeDrain(now time.Time) time.Time {
-	switch {
-	case g.drained() || !g.hasLooked() || g.view.limited || g.scripts != nil || g.balancers != nil: // It is done, or nothing may be concluded yet.
+	if g.drained() || g.view.limited { // It is reported already, or operators opted the pods out.
 		return time.Time{}
-	case !g.pods.Synced() || g.pods.Counts().Left > 0 || g.cordonDecided.IsZero() || g.cordonPending():
+	}
+	cordonKnown := g.hasLooked() && !g.cordonDecided.IsZero() && !g.cordonPending()
+	waits := g.scripts != nil || g.balancers != nil
+	podsLeft := !g.pods.Synced() || g.pods.Counts().Left > 0
+	if !cordonKnown || waits || podsLeft {
 		return time.Time{}
 	}
 	if settled := g.cordonDecided.Add(settle); now.Before(settled) {
 		return settled
 	}
-	if proven, again := g.pods.Prove(g.epoch, now); !proven { // The watch may lag, so a list has to show it.
+	if proven, again := g.pods.Prove(g.epoch, now); !proven { // The watch may lag, so a list is needed.
 		return again
 	}
 	if until := g.awaitVolumes(now); g.volumes != nil {
@@ -469,7 +478,8 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 	return time.Time{}
 }
 
-// cordonPending reports whether the guard is still trying to cordon the node. Until then pods may come.
+// cordonPending reports whether the guard is still trying to cordon the node, so that pods may still come. It is false if the cordon was refused.
 func (g *guard) cordonPending() bool {
-	return !g.view.closed() && !g.view.missing && !g.staysOpen() && (g.view.err == nil || kube.Passing(g.view.err))
+	wanted := !g.view.closed() && !g.view.missing && !g.staysOpen()
+	return wanted && (g.view.err == nil || kube.Passing(g.view.err))
 }

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 
 	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
@@ -24,15 +23,15 @@ import (
 type Claim struct {
 	// Writer is the program that has set the cordon.
 	Writer string `json:"writer,omitempty"`
-	// Event is the ID of the event that comes first, and Kind its kind. Events are the IDs of all events for which the node was closed. This
-	// package only writes them down.
+	// Event is the ID of the event that comes first, and Kind its kind. Events are the IDs of all events for which the node was closed. They
+	// have no meaning for this package.
 	Event  string    `json:"event"`
 	Kind   string    `json:"kind"`
 	Events []string  `json:"events,omitempty"`
 	BootID string    `json:"boot_id"`
 	Since  time.Time `json:"since"`
-	// UID is that of the Node on which the claim was read; empty otherwise. Stamp is when the claim was written, by the API server's clock; zero
-	// if the Node does not say.
+	// UID is the UID of the Node from which the claim was read; empty for a claim that is still to be written. Stamp is when the claim was
+	// written, by the API server's clock; zero if the Node does not say.
 	UID   types.UID `json:"-"`
 	Stamp time.Time `json:"-"`
 }
@@ -40,8 +39,7 @@ type Claim struct {
 // Names reports whether the cordon was set for an event.
 func (c Claim) Names(event string) bool { return c.Event == event || slices.Contains(c.Events, event) }
 
-// OfWriter reports whether a program has written the claim. A claim without a writer is from an early version, and belongs to any program that
-// knows its event.
+// OfWriter reports whether a program may treat the claim as its own. It may if it has written the claim, or if the claim names no writer.
 func (c Claim) OfWriter(writer string) bool { return c.Writer == writer || c.Writer == "" }
 
 // CordonResult says how a node came to be cordoned.
@@ -49,15 +47,16 @@ type CordonResult string
 
 // The ways in which a node can be found or made unschedulable.
 const (
-	// CordonSet: we set it now. CordonOurs: we had set it before. CordonForeign: somebody else had; it is respected.
-	CordonSet     CordonResult = "set"
-	CordonOurs    CordonResult = "ours"
+	// CordonSet: this guard has cordoned the node. CordonOurs: the cordon is ours, from before this guard.
+	CordonSet  CordonResult = "set"
+	CordonOurs CordonResult = "ours"
+	// CordonForeign: somebody else has cordoned the node. That cordon is respected.
 	CordonForeign CordonResult = "foreign"
-	// CordonLeft: the node's ActionAnnotation asks for it to be left alone.
+	// CordonLeft: operators opted the node out with its ActionAnnotation.
 	CordonLeft CordonResult = "left"
-	// CordonLifted: someone uncordoned the node, and it stays open.
+	// CordonLifted: somebody uncordoned the node, and it stays open.
 	CordonLifted CordonResult = "lifted"
-	// CordonNone: the node is not cordoned, since there is none or since it was refused.
+	// CordonNone: the node is not cordoned yet, there is no Node, or the cordon was refused.
 	CordonNone CordonResult = ""
 )
 
@@ -70,33 +69,33 @@ func (r CordonResult) progress() Progress {
 		return Progress{Kind: state.NodeOptedOut}
 	case CordonLifted:
 		return Progress{Kind: state.NodeReopened}
-	case CordonSet, CordonOurs, CordonNone: // None only in a dry run, which reports that it would set the cordon.
+	case CordonSet, CordonOurs, CordonNone: // CordonNone comes only from a dry run, which would set the cordon. They are reported below.
 	}
 	return Progress{Kind: state.NodeClosed, Detail: string(r)}
 }
 
 // view is the result of one look at the Node (Node.close).
 type view struct {
-	// err is why the Node could not be read or cordoned, and missing that there is none. If it was read, but not cordoned, uid is set.
+	// err is why the Node could not be read or cordoned; uid is set if it was read. missing: there is no Node.
 	err     error
 	missing bool
 	cordon  CordonResult
 	uid     types.UID
-	version string
-	// unschedulable is the Node's, also if it is to be left alone. foreignClaim: the cordon is another program's, which may
-	// lift it.
+	version string // the resource version of the Node
+	// unschedulable is the field of the Node's spec. foreignClaim: the cordon has a claim of another program, which may lift it.
 	unschedulable, foreignClaim bool
 	// autoscaled: Cluster Autoscaler is removing the Node.
 	autoscaled bool
-	// ours: our claim or our label is on it. labeled: our label is. limited: operators want its pods left alone.
+	// ours: our claim or our label is on the Node. labeled: our label is. limited: operators opted the node's pods out.
 	ours, labeled, limited bool
-	// reopened: somebody has uncordoned it since the look before. claim is what the annotation says. open: it stays open
-	// because of this uncordon, or an earlier one.
+	// reopened: somebody has uncordoned the Node since the look before. open: the Node stays open because of this uncordon, or an earlier one.
 	reopened, open bool
-	claim          string
-	// cordonStamp is when the cordon was set, or ours that somebody has lifted, by the API server's clock; zero if the Node does not say.
+	// claim is the value of CordonAnnotation.
+	claim string
+	// cordonStamp is when the cordon was set, by the API server's clock. It is also known for a cordon of ours that somebody has lifted. Zero
+	// if the Node does not say.
 	cordonStamp time.Time
-	// wrongLabel: ExcludeLabel is to be set or taken off yet. labelErr is why that has failed.
+	// wrongLabel: ExcludeLabel is still to be set or taken off. labelErr is why that has failed.
 	wrongLabel bool
 	labelErr   error
 }
@@ -108,20 +107,20 @@ func (v view) closed() bool {
 
 // memory is what a guard knows from earlier looks.
 type memory struct {
-	view view
-	// lookedIn is the last generation in which a look has been answered, and uncordonedIn the last one in which somebody had uncordoned the
-	// node.
+	view view // the result of the last look
+	// lookedIn is the last generation for which a look has read the Node. uncordonedIn is the last generation in which somebody has uncordoned
+	// the Node.
 	lookedIn, uncordonedIn int
 }
 
 // anotherThan reports whether a Node with another UID was seen before.
-func (m memory) anotherThan(uid types.UID) bool { return m.view.uid != "" && m.view.uid != uid }
+func (m memory) sawAnother(uid types.UID) bool { return m.view.uid != "" && m.view.uid != uid }
 
-// staysOpen reports whether somebody has uncordoned the node for all reasons of a goal.
+// staysOpen reports whether somebody has uncordoned the node, and no reason for the goal has joined since. Then it is not cordoned again.
 func (m memory) staysOpen(goal Goal) bool { return !goal.Close || m.uncordonedIn == goal.Generation }
 
-// watched returns the Node as Options.Watched shows it; nil if it is to be read: what the watch shows may be older than the last look, or that
-// failed to write.
+// watched returns the Node as Options.Watched shows it. It returns nil if the Node is to be read: the watch is older than the last look, or that
+// look failed.
 func (n *Node) watched(last view) *corev1.Node {
 	if n.opts.Watched == nil || last.err != nil || last.labelErr != nil {
 		return nil
@@ -130,15 +129,14 @@ func (n *Node) watched(last view) *corev1.Node {
 	if node == nil || last.version == "" {
 		return node
 	}
-	if order, err := resourceversion.CompareResourceVersion(node.ResourceVersion, last.version); err != nil || order < 0 {
+	if age, err := resourceversion.CompareResourceVersion(node.ResourceVersion, last.version); err != nil || age < 0 {
 		return nil
 	}
 	return node
 }
 
-// close makes one look: it reads the Node, and cordons it if the goal asks for that and the Node is not cordoned. If it need not be cordoned, its
-// label is brought up to date. before is what the guard knows from earlier looks. If the cordon fails, the view has err and the Node's uid; if
-// the read fails, err alone.
+// close makes one look: it reads the Node, cordons it if the goal asks for that and the Node is not cordoned, and brings ExcludeLabel up to date.
+// before is what the guard knows from earlier looks. If the read fails, the view has only err; if the cordon fails, it also has the Node's uid.
 func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	precedence := kube.First
 	if before.view.closed() {
@@ -151,8 +149,8 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 			return view{err: err, missing: kube.NotFound(err)}
 		}
 	}
-	if before.anotherThan(node.UID) {
-		before.view, before.uncordonedIn = view{}, 0 // What operators wanted was about the Node before.
+	if before.sawAnother(node.UID) {
+		before.view, before.uncordonedIn = view{}, 0 // An uncordon was about the Node before.
 	}
 	reopened := n.reopened(node, before.view)
 	v := n.viewOf(node, n.cordonOf(node, goal, before, reopened))
@@ -162,7 +160,7 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 		var err error
 		node, err = n.patch(ctx, cordonPatch(node, goal.Claim), n.opts.Writer, kube.First, goal.patchTimeout())
 		if apierrors.IsInvalid(err) {
-			err = errAnotherNode // The API server says that a UID cannot be changed. The next look reads the new Node.
+			err = errAnotherNode // The patch names the UID, and the API server says that it cannot be changed. The next look reads the new Node.
 		}
 		if err != nil {
 			v.err = err
@@ -172,7 +170,8 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	}
 	patch := n.labelPatch(node, v)
 	v.wrongLabel = patch != nil
-	if patch == nil || v.closed() && !before.view.closed() { // In the latter case the next look sets it, so that it delays no eviction.
+	newlyClosed := v.closed() && !before.view.closed()
+	if patch == nil || newlyClosed { // Evictions do not wait for the label: the next look, which comes at once, sets it.
 		return v
 	}
 	if node, v.labelErr = n.patch(ctx, patch, n.labelManager(), kube.InTurn, goal.patchTimeout()); v.labelErr == nil {
@@ -182,10 +181,10 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	return v
 }
 
-// viewOf returns the view of a Node that was read and found cordoned like that.
-func (n *Node) viewOf(node *corev1.Node, found CordonResult) view {
+// viewOf returns the view of a Node that was read. cordon is how the Node is cordoned.
+func (n *Node) viewOf(node *corev1.Node, cordon CordonResult) view {
 	v := view{
-		cordon: found, uid: node.UID, version: node.ResourceVersion, limited: mayNotEvict(node), unschedulable: node.Spec.Unschedulable,
+		cordon: cordon, uid: node.UID, version: node.ResourceVersion, limited: mayNotEvict(node), unschedulable: node.Spec.Unschedulable,
 		autoscaled: autoscaled(node), claim: node.Annotations[CordonAnnotation],
 	}
 	mine := n.isMine(node)
@@ -200,7 +199,7 @@ func (n *Node) viewOf(node *corev1.Node, found CordonResult) view {
 
 var errAnotherNode = errors.New("there is another Node of that name now")
 
-// cordonOf says how the Node is cordoned; CordonNone means that the guard has to cordon it now. A node that somebody has uncordoned is cordoned
+// cordonOf says how the Node is cordoned. CordonNone means that the guard has to cordon it now. A node that somebody has uncordoned is cordoned
 // again only when a further reason has joined the goal (Goal.Generation). reopened is the result of n.reopened for this Node.
 func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory, reopened bool) CordonResult {
 	switch {
@@ -216,28 +215,30 @@ func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory, reopened bo
 	return CordonNone
 }
 
-// reopened reports whether somebody has uncordoned the Node since the last look. That is so if it is schedulable, and was not then. It is also so
-// if it has a claim that it had not then: it was cordoned and uncordoned in between. A program that lifts its own cordon removes its claim, too.
+// reopened reports whether somebody has uncordoned the Node since the last look, whose result is before. That is so if the Node is schedulable
+// now, and was not then. It is also so if the Node has a new claim: it was cordoned and uncordoned in between. It is not so if the program that
+// had cordoned the Node has lifted its own cordon: that program has removed its claim, too.
 func (n *Node) reopened(node *corev1.Node, before view) bool {
-	if node.Spec.Unschedulable || before.autoscaled && !autoscaled(node) {
-		return false // In the latter case Cluster Autoscaler has given up, and lifted any cordon.
+	autoscalerGaveUp := before.autoscaled && !autoscaled(node) // Then it has lifted any cordon.
+	if node.Spec.Unschedulable || autoscalerGaveUp {
+		return false
 	}
 	claim := node.Annotations[CordonAnnotation]
-	liftedByWriter := before.foreignClaim && claim == ""
-	return before.unschedulable && !liftedByWriter || claim != before.claim && claim != ""
+	newClaim, liftedByWriter := claim != before.claim && claim != "", before.foreignClaim && claim == ""
+	return newClaim || before.unschedulable && !liftedByWriter
 }
 
-// labelPatch returns the patch that sets ExcludeLabel on a cordoned Node, if it has none, or takes ours off one that an operator has uncordoned
-// (view.open); nil if neither is called for.
+// labelPatch returns the patch that brings ExcludeLabel up to date; nil if nothing is to be done. A cordoned Node without the label gets ours. A
+// Node that an operator has uncordoned (view.open) loses ours.
 func (n *Node) labelPatch(node *corev1.Node, v view) map[string]any {
 	_, labeled := node.Labels[ExcludeLabel]
 	metadata := asSeen(node)
 	switch {
-	case v.closed() && n.opts.ExcludeFromLoadBalancers && !labeled && !v.limited && !v.open:
+	case n.opts.ExcludeFromLoadBalancers && !labeled && v.closed() && !v.open && !v.limited:
 		metadata["labels"] = map[string]any{ExcludeLabel: n.opts.Writer}
 	case v.open && !v.unschedulable && v.labeled: // The node takes pods, so it should get traffic.
 		metadata["labels"] = map[string]any{ExcludeLabel: nil}
-		delete(metadata, "resourceVersion") // The guard may end before another look.
+		delete(metadata, "resourceVersion") // It must not fail with a conflict: the guard may end before another look.
 	default:
 		return nil
 	}
@@ -250,14 +251,14 @@ func hasClaim(node *corev1.Node) bool {
 	return claimed
 }
 
-// isMine reports whether the claim on the Node is this writer's. A claim that cannot be parsed counts as one without a writer.
+// isMine reports whether the claim on the Node is this writer's. A claim that cannot be parsed names no writer, so it counts as this writer's.
 func (n *Node) isMine(node *corev1.Node) bool {
 	claim, _ := readClaim(node)
 	return hasClaim(node) && claim.OfWriter(n.opts.Writer)
 }
 
-// setByOther reports whether somebody else has made the node unschedulable, by its managed fields. Our annotation may be on the Node as well:
-// then it is left over from a cordon of ours that they lifted before. Without managed fields, it is false.
+// setByOther reports whether somebody else has made the node unschedulable, by its managed fields. Our claim may still be on the Node: it is left
+// over from a cordon of ours that was lifted. Without managed fields, setByOther is false.
 func (n *Node) setByOther(node *corev1.Node) bool {
 	by, found := n.closedBy(node)
 	return found && !n.writes(by.Manager)
@@ -266,8 +267,8 @@ func (n *Node) setByOther(node *corev1.Node) bool {
 // writes reports whether a field manager is nth on this machine, or this writer.
 func (n *Node) writes(manager string) bool { return manager == Host || manager == n.opts.Writer }
 
-// closedBy returns the managed fields of the one who has made the node unschedulable; ours if we have set the same. found is false if nobody is
-// known to have.
+// closedBy returns the managed fields of the manager that has made the node unschedulable. If several have, ours comes first. found is false if
+// no manager is known to have.
 func (n *Node) closedBy(node *corev1.Node) (by metav1.ManagedFieldsEntry, found bool) {
 	for _, m := range ClosedBy(node) {
 		if !found || !n.writes(by.Manager) {
@@ -284,7 +285,7 @@ func ClosedBy(node *corev1.Node) (all []metav1.ManagedFieldsEntry) {
 			Spec map[string]json.RawMessage `json:"f:spec"`
 		}
 		if m.Manager == kube.Forgotten || m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields) != nil {
-			continue // It says nothing.
+			continue // The entry does not say who set the field.
 		}
 		if _, set := fields.Spec["f:unschedulable"]; set {
 			m.FieldsV1 = metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)
@@ -294,13 +295,14 @@ func ClosedBy(node *corev1.Node) (all []metav1.ManagedFieldsEntry) {
 	return all
 }
 
-// cordonStamp is when the node was cordoned, by the API server's clock. If it is schedulable, that is when our claim was last written that is
-// left on it. The managed fields say that, with the last write of each manager; zero if they do not. Only Host has another manager for its
-// other keys (labelManager), so on a schedulable node only its time counts.
+// cordonStamp returns when the node was cordoned, by the API server's clock, from its managed fields. If our cordon was lifted, but our claim is
+// still there, it returns when the claim was written. Only Host can know the latter: its other keys have another manager (labelManager). It is
+// zero if the managed fields do not say.
 func (n *Node) cordonStamp(node *corev1.Node) time.Time {
 	by, found := n.closedBy(node)
 	for _, m := range node.ManagedFields {
-		if !found && m.Manager == Host && n.opts.Writer == Host && m.Subresource == "" {
+		wroteClaim := m.Manager == Host && m.Subresource == ""
+		if !found && n.opts.Writer == Host && wroteClaim {
 			by = m
 		}
 	}
@@ -310,21 +312,21 @@ func (n *Node) cordonStamp(node *corev1.Node) time.Time {
 	return by.Time.Time
 }
 
-// MayNotCordon reports whether operators want nothing done to the node, not even a cordon (ActionAnnotation).
+// MayNotCordon reports whether operators opted the node out, even of a cordon (ActionAnnotation).
 func MayNotCordon(node *corev1.Node) bool {
 	action := node.Annotations[ActionAnnotation]
 	return action == LeaveNode || action == OnlyNotify
 }
 
-// mayNotEvict reports whether operators want the node's pods left alone (ActionAnnotation).
+// mayNotEvict reports whether operators opted the node's pods out (ActionAnnotation).
 func mayNotEvict(node *corev1.Node) bool {
 	action := node.Annotations[ActionAnnotation]
 	return MayNotCordon(node) || action == OnlyCordon
 }
 
-// Claim reads the claim on the node's cordon. ok is false if it is not this writer's: there is no annotation, it cannot be parsed, or it is
-// another program's. With another program's cordon, ExcludeLabel may still be this writer's. Then ok is true, and the claim returned is for
-// the event "label", so that the label is taken back. A Node that does not exist is an error.
+// Claim reads the Node, and returns the claim on it. ok is true if something on the Node is to be taken back by this writer: the claim is its
+// own, or only ExcludeLabel is. In the latter case, the claim returned is made up, for the event "label". ok is false if there is no valid claim,
+// or if it is another program's. A Node that does not exist is an error.
 func (n *Node) Claim(ctx context.Context) (claim Claim, ok bool, err error) {
 	node, err := n.get(ctx, kube.InTurn)
 	if err != nil {
@@ -332,19 +334,20 @@ func (n *Node) Claim(ctx context.Context) (claim Claim, ok bool, err error) {
 	}
 	claim, ok = readClaim(node)
 	claim.UID, claim.Stamp = node.UID, n.cordonStamp(node)
-	if mine := ok && claim.OfWriter(n.opts.Writer); mine || node.Labels[ExcludeLabel] != n.opts.Writer {
+	mine, labeled := ok && claim.OfWriter(n.opts.Writer), node.Labels[ExcludeLabel] == n.opts.Writer
+	if mine || !labeled {
 		return claim, mine, nil
 	}
 	const label = "label"
 	return Claim{Writer: n.opts.Writer, Event: label, Kind: label, BootID: node.Status.NodeInfo.BootID, Since: time.Now().UTC(), UID: node.UID}, true, nil
 }
 
-// readClaim returns the claim on a Node, no matter who wrote it. ok is false if there is no valid one.
+// readClaim returns the claim on a Node, no matter who wrote it. ok is false if there is no valid claim.
 func readClaim(node *corev1.Node) (claim Claim, ok bool) {
 	return parseClaim(node.Annotations[CordonAnnotation])
 }
 
-// parseClaim parses the value of CordonAnnotation.
+// parseClaim parses the value of CordonAnnotation. ok is false if the value is not a claim.
 func parseClaim(text string) (claim Claim, ok bool) {
 	if json.Unmarshal([]byte(text), &claim) != nil || claim.Event == "" {
 		return Claim{}, false
@@ -359,19 +362,19 @@ type UncordonResult string
 const (
 	// UncordonLifted: the node takes pods again.
 	UncordonLifted UncordonResult = "lifted"
-	// UncordonNotOurs: there was no cordon of ours to lift. UncordonOpened: there had been one, and somebody else has lifted it.
+	// UncordonNotOurs: there was no cordon of ours to lift. UncordonOpened: somebody else has lifted our cordon before.
 	UncordonNotOurs UncordonResult = "not-ours"
 	UncordonOpened  UncordonResult = "opened"
 	// UncordonNodeGone: there is no such Node any more.
 	UncordonNodeGone UncordonResult = "node-gone"
 )
 
-// Booted reports whether a kubelet that has reported the Node Ready, with that boot ID, is the one of this boot.
+// Booted reports whether a boot ID is that of the present boot. The kubelet reports the boot ID in the Node's status, together with Ready.
 type Booted func(bootID string) bool
 
-// Uncordon removes what this writer has set on the node: the cordon, if nobody else needs it, the annotation and the label. If booted is not
-// nil, it first waits until the Node is reported Ready by a kubelet for which booted returns true. Failures that may pass are retried until
-// ctx ends.
+// Uncordon removes what this writer has set on the node: the cordon, if nobody else needs it, the annotation and the label. It first waits until
+// the kubelet of a boot for which booted returns true has reported the Node Ready; if booted is nil, it does not wait. Failures that may pass
+// are retried until ctx ends.
 func (n *Node) Uncordon(ctx context.Context, booted Booted) (UncordonResult, error) {
 	const write = true
 	return n.uncordon(ctx, booted, write)
@@ -390,7 +393,7 @@ func (n *Node) uncordon(ctx context.Context, booted Booted, write bool) (result 
 		}
 		result = n.uncordonOf(node)
 		patch := n.uncordonPatch(node, result)
-		if patch == nil || !write {
+		if patch == nil || !write { // Nothing of ours is on the Node, or this is a dry run.
 			return nil
 		}
 		if booted != nil && result.LeftTo() == "" && !isReady(node, booted) {
@@ -410,7 +413,7 @@ var errNotReady = kube.NotYet{Text: "the node is not Ready yet", Pause: lookEver
 // uncordonOf says what an uncordon of this Node does, without doing it.
 func (n *Node) uncordonOf(node *corev1.Node) UncordonResult {
 	switch mine := n.isMine(node); {
-	case mine && !node.Spec.Unschedulable: // Our claim is still there, but the cordon is not.
+	case mine && !node.Spec.Unschedulable: // Our claim is left, but the cordon is lifted.
 		return UncordonOpened
 	case !mine || n.setByOther(node):
 		return UncordonNotOurs
@@ -421,8 +424,8 @@ func (n *Node) uncordonOf(node *corev1.Node) UncordonResult {
 	return UncordonLifted
 }
 
-// isReady reports whether the kubelet of the right boot has reported the Node Ready. After a quick reboot the Node still has the conditions
-// that were reported before. A kubelet that reports no boot ID, as a simulated one may, is believed.
+// isReady reports whether the kubelet of the present boot has reported the Node Ready. After a quick reboot, the Node still has the conditions
+// from before; only the boot ID shows that. If the kubelet reports no boot ID, as a simulated kubelet may, any boot counts.
 func isReady(node *corev1.Node, booted Booted) bool {
 	id := node.Status.NodeInfo.BootID
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
@@ -430,7 +433,8 @@ func isReady(node *corev1.Node, booted Booted) bool {
 	})
 }
 
-// asSeen is the metadata of a patch that applies only to the Node in the version that was read, as others may write the same keys.
+// asSeen returns the metadata of a patch that applies only to the version of the Node that was read, as others may write the same keys. If the
+// Node has changed since, the API server answers with a conflict.
 func asSeen(node *corev1.Node) map[string]any {
 	return map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion}
 }
@@ -467,7 +471,7 @@ func (n *Node) uncordonPatch(node *corev1.Node, result UncordonResult) map[strin
 	return map[string]any{"metadata": metadata, "spec": spec}
 }
 
-// patchTimeout bounds a patch of the Node.
+// patchTimeout returns the time limit of a patch of the Node.
 func (g Goal) patchTimeout() time.Duration {
 	if g.Hard.IsZero() {
 		return kube.Write
@@ -475,10 +479,8 @@ func (g Goal) patchTimeout() time.Duration {
 	return kube.WriteLimit(time.Until(g.Hard))
 }
 
-func (n *Node) rest() rest.Interface { return n.client.CoreV1().RESTClient() }
-
-// enter waits for a place at Options.Requests, the gate for requests for Nodes. The caller has to call leave afterwards. The requests
-// that close a node are First, so that a node is closed soon after it was first read.
+// enter waits for a place at Options.Requests, the gate for requests for Nodes. The caller has to call leave afterwards. Reads and cordons of a
+// node that is not closed yet have the precedence kube.First, so that nodes are closed soon.
 func (n *Node) enter(ctx context.Context, precedence kube.Precedence) (leave func(), err error) {
 	if urgent := n.opts.Urgent; urgent != nil && urgent() {
 		precedence = kube.Urgent
@@ -486,7 +488,7 @@ func (n *Node) enter(ctx context.Context, precedence kube.Precedence) (leave fun
 	return n.opts.Requests.Enter(ctx, precedence)
 }
 
-// get reads the Node once; precedence is as in enter. A Node with another UID than Options.UID counts as not found.
+// get reads the Node once. A Node with another UID than Options.UID counts as not found.
 func (n *Node) get(ctx context.Context, precedence kube.Precedence) (*corev1.Node, error) {
 	leave, err := n.enter(ctx, precedence)
 	if err != nil {
@@ -495,7 +497,7 @@ func (n *Node) get(ctx context.Context, precedence kube.Precedence) (*corev1.Nod
 	defer leave()
 	node := &corev1.Node{}
 	err = kube.Attempt(ctx, func(ctx context.Context) error {
-		return n.rest().Get().Resource("nodes").Name(n.name).MaxRetries(0).Do(ctx).Into(node)
+		return n.client.Get().Resource("nodes").Name(n.name).MaxRetries(0).Do(ctx).Into(node)
 	})
 	if err == nil && n.opts.UID != "" && node.UID != n.opts.UID {
 		err = apierrors.NewNotFound(corev1.Resource("nodes"), n.name)
@@ -503,12 +505,12 @@ func (n *Node) get(ctx context.Context, precedence kube.Precedence) (*corev1.Nod
 	return node, err
 }
 
-// labelManager is the field manager of our other keys on a Node: to write them must not move the time that the API server has noted for the
-// cordon (cordonStamp).
+// labelManager returns the name under which ExcludeLabel is written. The cordon is written under another: the API server keeps one time for each
+// name, and the label must not change that of the cordon (cordonStamp).
 func (n *Node) labelManager() string { return n.opts.Writer + "-label" }
 
-// patch changes the Node under the name of a field manager, and returns it after that. A request that was begun is not canceled with ctx: the API
-// server might still carry it out, and a later uncordon, which has to see it, would be taken for an operator's.
+// patch changes the Node under the name of a field manager, and returns the changed Node. Once the request is sent, the end of ctx does not
+// cancel it: the API server might still carry it out, and nth would not know what is on the Node.
 func (n *Node) patch(ctx context.Context, patch map[string]any, manager string, precedence kube.Precedence, timeout time.Duration) (*corev1.Node, error) {
 	body, err := json.Marshal(patch)
 	if err != nil {
@@ -519,13 +521,13 @@ func (n *Node) patch(ctx context.Context, patch map[string]any, manager string, 
 		return nil, err
 	}
 	defer leave()
-	if err := ctx.Err(); err != nil { // It has not begun, so it need not be made.
+	if err := ctx.Err(); err != nil { // The request is not sent yet, so it need not be.
 		return nil, err
 	}
 	ctx, cancel := kube.Outlasting(ctx, timeout)
 	defer cancel()
 	node := &corev1.Node{}
-	err = n.rest().Patch(types.MergePatchType).Resource("nodes").Name(n.name).
+	err = n.client.Patch(types.MergePatchType).Resource("nodes").Name(n.name).
 		VersionedParams(&metav1.PatchOptions{FieldManager: manager}, scheme.ParameterCodec).
 		Body(body).MaxRetries(0).Do(ctx).Into(node)
 	return node, err

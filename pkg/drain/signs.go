@@ -7,22 +7,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// sign is a mark on a Node by which another program or an operator says: I am emptying this node, keep it closed. The program may use it
-// instead of a cordon. If it cordons a node that is cordoned already, only the sign shows that. One of taint, annotation and condition is set.
+// sign is a mark on a Node by which another program or an operator says: I am emptying this node, keep it closed. Some programs set it instead
+// of a cordon. If the node is cordoned already, only the sign shows that another program needs the cordon, too. Either taint or condition is set.
 type sign struct {
-	taint     string
-	value     string                   // of the taint; "" matches any
-	condition corev1.NodeConditionType // which is True
-	of        string                   // as part of a sentence
+	taint     string                   // the key of a taint
+	value     string                   // the taint's value; "" matches any
+	condition corev1.NodeConditionType // a condition that is True
+	of        string                   // the program, as part of a sentence
 }
 
 // autoscalerTaint is on a node that Cluster Autoscaler removes. If that fails, it takes the taint off and makes the node schedulable in one
 // update, no matter who had cordoned it (CleanToBeDeleted in cluster-autoscaler/utils/taints/taints.go). That is no uncordon by an operator.
 const autoscalerTaint = "ToBeDeletedByClusterAutoscaler"
 
-// signs are all of them. Cluster Autoscaler's DeletionCandidateOfClusterAutoscaler is not among them: it marks a node that may be chosen.
-// Nor is kured's annotation: it is set long before kured closes the node, may outlast a reboot, and kured never uncordons a node that it
-// found cordoned. docs/sources.md says where these were read.
+// signs are the marks that nth knows. Cluster Autoscaler's DeletionCandidateOfClusterAutoscaler is not among them: it marks a node that may be
+// chosen. kured's annotation is not among them, either: it is set long before kured closes the node, and may outlast a reboot. Besides, kured
+// never uncordons a node that it found cordoned. docs/sources.md says where these facts were read.
 var signs = []sign{
 	{taint: "karpenter.sh/disrupted", of: "Karpenter"},
 	{taint: "karpenter.sh/disruption", of: "Karpenter"}, // before Karpenter 1.0
@@ -33,7 +33,7 @@ var signs = []sign{
 	{condition: "MaintenanceInProgress", of: "the maintenance in progress"},
 }
 
-// on reports whether the sign is on a Node. A taint that only makes the scheduler prefer other nodes does not count.
+// on reports whether the sign is on a Node. A taint with the effect PreferNoSchedule does not count: it closes no node.
 func (s sign) on(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == s.condition && c.Status == corev1.ConditionTrue
@@ -42,14 +42,14 @@ func (s sign) on(node *corev1.Node) bool {
 	})
 }
 
-// neededBy names who else needs a node to stay closed, as part of a sentence; empty if nobody does.
+// neededBy names who besides nth needs a node to stay closed, as part of a sentence; empty if nobody does.
 func neededBy(node *corev1.Node) string {
 	for _, s := range signs {
 		if s.on(node) {
 			return s.of
 		}
 	}
-	if node.DeletionTimestamp != nil { // A finalizer still holds it.
+	if node.DeletionTimestamp != nil { // A finalizer still holds the Node.
 		return "the one who deleted the Node"
 	}
 	return ""
@@ -62,7 +62,7 @@ func autoscaled(node *corev1.Node) bool {
 
 const leftTo = "left to "
 
-// UncordonLeft is the result of an uncordon that has left the cordon to somebody else, who still needs it.
+// UncordonLeft returns the result of an uncordon that has left the cordon to somebody else, who still needs it.
 func UncordonLeft(to string) UncordonResult { return UncordonResult(leftTo + to) }
 
 // LeftTo names who still needs the cordon, as part of a sentence; empty if nobody does.

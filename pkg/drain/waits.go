@@ -13,7 +13,7 @@ import (
 	"github.com/nth-project/nth/pkg/wait"
 )
 
-// longestDeregistration is the longest deregistration delay that Elastic Load Balancing allows. No target is waited for any longer.
+// longestDeregistration is the longest deregistration delay that Elastic Load Balancing allows. The wait for load balancers takes no longer.
 const longestDeregistration = time.Hour
 
 // Why a wait ends before its time.
@@ -25,11 +25,11 @@ var (
 
 // waiting is what a guard waits for, and has waited for. While evictions wait, evictFrom is far away: no pod waits beyond its turn.
 type waiting struct {
-	// scripts and balancers are waited for before evictions, and volumes when no pod is left. nil is no wait.
+	// scripts and balancers are waits before evictions, and volumes is the wait when no pod is left. nil means that no wait is under way.
 	scripts, balancers, volumes *hold
 	// scriptsDone: the scripts have run for this drain, or their time is over.
 	scriptsDone bool
-	// volumesDone: the volumes of the pods that have gone were waited for.
+	// volumesDone: the wait for the volumes of the pods that have left is over.
 	volumesDone bool
 }
 
@@ -38,21 +38,22 @@ type hold struct {
 	began time.Time
 	// left is what was missing, as reported last.
 	left string
-	// until is when it ends at the latest, which may change with the goal; zero for never. late is the reason then.
+	// until returns when the wait ends at the latest, which may change with the goal; zero for never. late is the reason then.
 	until func(now time.Time) time.Time
 	late  error
-	// over ends the wait, with the reason if it is cut short. A second call does nothing.
+	// over ends the wait. Its argument is why the wait ends early; nil if nothing is missing any more. A second call does nothing.
 	over func(error)
 }
 
-// await begins a wait for b. place is the guard's field for this wait: it has h until the wait ends, and is nil afterwards. While b waits,
-// what it still misses is reported as a Progress of kind missing. At the end, done is called once, in the loop.
+// await begins a wait for b. place is the guard's field for this wait: it is h until the wait ends, and nil afterwards. While b waits, what it
+// still misses is reported as a Progress of the kind missing. At the end, done is called once, in the loop, with the reason if the wait ends
+// early.
 func (g *guard) await(place **hold, h *hold, b wait.Blocker, missing state.TransitionKind, done func(error)) {
 	ctx, cancel := context.WithCancel(g.loop.Context())
 	h.began, *place = time.Now(), h
 	h.over = func(err error) {
 		cancel()
-		if *place == h { // Otherwise it was over already.
+		if *place == h { // Otherwise the wait was over already.
 			*place = nil
 			g.pods.Replan()
 			done(err)
@@ -62,7 +63,7 @@ func (g *guard) await(place **hold, h *hold, b wait.Blocker, missing state.Trans
 	g.loop.Go(func(context.Context) func() {
 		err := b.Wait(ctx, node, func(left string) {
 			g.loop.Post(func() {
-				if *place == h {
+				if *place == h { // The wait is not over.
 					h.left = left
 					g.report(Progress{Kind: missing, Detail: left})
 				}
@@ -73,15 +74,15 @@ func (g *guard) await(place **hold, h *hold, b wait.Blocker, missing state.Trans
 	})
 }
 
-// end cuts a wait short for the reason err; nil is no wait.
+// end ends a wait early, for the reason err.
 func (h *hold) end(err error) {
-	if h != nil {
+	if h != nil { // A wait is under way.
 		h.over(err)
 	}
 }
 
-// limit ends a wait whose time is over. Otherwise it returns when that is; zero for never.
-func (h *hold) limit(now time.Time) time.Time {
+// endIfLate ends a wait whose time is over. Otherwise it returns when the time will be over; zero for never, and if no wait is under way.
+func (h *hold) endIfLate(now time.Time) time.Time {
 	if h == nil {
 		return time.Time{}
 	}
@@ -96,8 +97,8 @@ func (h *hold) limit(now time.Time) time.Time {
 // awaitScripts starts Options.Scripts, for which evictions wait: for ScriptsWait, or a quarter of the time before a hard deadline. Scripts that
 // still run for an earlier drain are not started again. It returns when the wait ends at the latest.
 func (g *guard) awaitScripts(now time.Time) time.Time {
-	if g.scripts != nil {
-		return g.scripts.limit(now)
+	if g.scripts != nil { // They run for an earlier drain.
+		return g.scripts.endIfLate(now)
 	}
 	h := &hold{late: errLate}
 	h.until = func(time.Time) time.Time {
@@ -107,24 +108,24 @@ func (g *guard) awaitScripts(now time.Time) time.Time {
 		}
 		return until
 	}
-	g.await(&g.scripts, h, g.node.opts.Scripts, "", func(err error) {
-		g.scriptsDone, g.evictFrom = true, time.Time{} // scheduleEvictions sets it.
+	g.await(&g.scripts, h, g.node.opts.Scripts, "", func(err error) { // Scripts report nothing that is missing.
+		g.scriptsDone, g.evictFrom = true, time.Time{} // scheduleEvictions sets evictFrom again, or waits for load balancers.
 		if err != nil {
 			g.report(Progress{Kind: state.ScriptsFailed, Detail: err.Error()})
 		}
 	})
-	return h.limit(now)
+	return h.endIfLate(now)
 }
 
-// awaitBalancers has evictions wait until load balancers are done with the machine. If that cannot be found out, they wait for LoadBalancerWait.
-// The wait takes half of the time before the deadline at most: a target may drain for longer, and disruption budgets need time as well. A soft
-// deadline that is over does not count before a hard one. It reports why the wait ends, except if load balancers were done at once. It
-// returns when the wait ends at the latest.
+// awaitBalancers has evictions wait until load balancers have removed the machine. If that cannot be found out, evictions wait for
+// LoadBalancerWait. The wait takes half of the time before the deadline at most: a target may drain for longer, and disruption budgets need
+// time as well. It reports why the wait ends, except if load balancers were done at once. It returns when the wait ends at the latest.
 func (g *guard) awaitBalancers(now time.Time) time.Time {
 	h := &hold{}
 	h.until = func(now time.Time) time.Time {
-		deadline, soft := g.restDeadline(now), g.goal.Soft
-		if soft.After(now) || g.goal.Hard.IsZero() && !soft.IsZero() {
+		deadline, soft := g.lastMoment(now), g.goal.Soft
+		softCounts := soft.After(now) || g.goal.Hard.IsZero() // One that is over does not count if there is a hard one.
+		if softCounts && !soft.IsZero() {
 			deadline = loop.Soonest(deadline, soft.Add(-g.node.opts.Margin))
 		}
 		until := h.began.Add(longestDeregistration)
@@ -144,17 +145,17 @@ func (g *guard) awaitBalancers(now time.Time) time.Time {
 			g.report(Progress{Kind: state.TargetsOut, Detail: reason})
 		}
 		switch {
-		case calledOff:
-		case err != nil && !errors.Is(err, errHalf): // Whether load balancers are done is unknown.
+		case calledOff: // setGoal has decided about evictFrom.
+		case err != nil && !errors.Is(err, errHalf): // It is unknown whether load balancers are done.
 			g.delayEvictions(h.began, g.node.opts.LoadBalancerWait)
 		default:
 			g.delayEvictions(h.began, 0)
 		}
 	})
-	return h.limit(now)
+	return h.endIfLate(now)
 }
 
-// delayEvictions sets when evictions begin: delay after since, which may be over. It reports the time that is left, if there is any.
+// delayEvictions sets when evictions begin: delay after since. It reports the time that is left, unless that moment is over.
 func (g *guard) delayEvictions(since time.Time, delay time.Duration) {
 	g.evictFrom = since.Add(delay)
 	g.pods.Replan()
@@ -169,15 +170,15 @@ func (g *guard) awaitVolumes(now time.Time) time.Time {
 	if g.volumes == nil && !g.volumesDone && g.node.opts.VolumeWait > 0 {
 		h := &hold{late: errLate}
 		h.until = func(now time.Time) time.Time {
-			return loop.Soonest(h.began.Add(g.node.opts.VolumeWait), g.restDeadline(now))
+			return loop.Soonest(h.began.Add(g.node.opts.VolumeWait), g.lastMoment(now))
 		}
 		volumes := wait.Volumes{
 			Node:   func(ctx context.Context) (*corev1.Node, error) { return g.node.get(ctx, kube.InTurn) },
-			Client: g.node.rest(),
+			Client: g.node.client,
 		}
 		g.await(&g.volumes, h, volumes, state.VolumesInUse, func(error) { g.volumesDone = true })
 	}
-	return g.volumes.limit(now)
+	return g.volumes.endIfLate(now)
 }
 
 // renewVolumes has volumes waited for again, as a pod has come or may have.
@@ -186,9 +187,9 @@ func (g *guard) renewVolumes() {
 	g.volumesDone = false
 }
 
-// restDeadline is until when volumes may be waited for; zero is for ever. It is a margin before the first event runs out of
-// time, so that the node still counts as drained for that event.
-func (g *guard) restDeadline(now time.Time) time.Time {
+// lastMoment returns until when load balancers and volumes may be waited for; zero is for ever. It is a margin before the first event runs out
+// of time, so that the node still counts as drained for that event.
+func (g *guard) lastMoment(now time.Time) time.Time {
 	until := g.goal.Hard
 	if g.goal.TimeEnds.After(now) {
 		until = loop.Soonest(until, g.goal.TimeEnds)
