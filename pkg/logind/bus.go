@@ -13,22 +13,22 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// What logind calls itself, see org.freedesktop.login1(5).
+// The D-Bus names of logind, see org.freedesktop.login1(5).
 const (
 	logindName    = "org.freedesktop.login1"
 	logindPath    = "/org/freedesktop/login1"
 	logindManager = "org.freedesktop.login1.Manager"
 )
 
-// properties returns all properties that an object has of one interface, by their names.
-func (c *conn) properties(ctx context.Context, name string, path dbus.ObjectPath, iface string) (all map[string]dbus.Variant, err error) {
-	if err := c.call(ctx, name, path, "org.freedesktop.DBus.Properties.GetAll", []any{&all}, iface); err != nil {
+// properties returns the values of all properties in one interface of an object, by their names. service has the object at path.
+func (c *conn) properties(ctx context.Context, service string, path dbus.ObjectPath, iface string) (all map[string]dbus.Variant, err error) {
+	if err := c.call(ctx, service, path, "org.freedesktop.DBus.Properties.GetAll", []any{&all}, iface); err != nil {
 		return nil, fmt.Errorf("asking for the properties of %s: %w", path, err)
 	}
 	return all, nil
 }
 
-// logind calls a method of logind's manager, and stores what it returns in the variables that results point to.
+// logind calls a method of logind's manager. It stores the method's results in the variables that results point to.
 func (c *conn) logind(ctx context.Context, method string, results []any, args ...any) error {
 	if err := c.call(ctx, logindName, logindPath, logindManager+"."+method, results, args...); err != nil {
 		return fmt.Errorf("asking logind for %s: %w", method, err)
@@ -47,19 +47,19 @@ const (
 type manager struct {
 	// delay is InhibitDelayMaxSec as it is in effect, whichever file sets it.
 	delay time.Duration
-	// preparing says, by the names of locks, whether a shutdown or a sleep is announced: from the announcement until it is
-	// called off or, for a sleep, over.
+	// preparing says whether logind has announced a shutdown (shutdownLock) or a sleep (sleepLock). It is true until that is called off. For
+	// a sleep, it is true until the machine has woken up.
 	preparing map[string]bool
 	// shutdown is the type of the announced shutdown, such as "reboot"; "" if logind does not say (before systemd 257).
 	shutdown string
 	// powerKey is HandlePowerKey: what logind does when the power key is pressed.
 	powerKey string
-	// scheduled is when logind powers off for a press that nth answers; zero if it is not to.
+	// scheduled is when logind powers off for a press that nth answers; zero if nth has left no such schedule.
 	scheduled time.Time
 }
 
-// manager asks logind for its settings and for what it has announced. A property that this version of logind does not have stays empty, but the
-// longest delay is required.
+// manager asks logind for its settings, and for what it has announced. If this version of logind does not have a property, the field is zero.
+// Only the property for the field delay is required.
 func (c *conn) manager(ctx context.Context) (manager, error) {
 	properties, err := c.properties(ctx, logindName, logindPath, logindManager)
 	if err != nil {
@@ -79,7 +79,7 @@ func (c *conn) manager(ctx context.Context) (manager, error) {
 		words, _ := properties["WallMessage"].Value().(string)
 		usec, found := schedule[1].(uint64)
 		if found && words == pressWords { // nth has made this schedule, not an administrator.
-			scheduled = time.UnixMicro(int64(min(usec, math.MaxInt64))) // It fits.
+			scheduled = time.UnixMicro(int64(min(usec, math.MaxInt64)))
 		}
 	}
 	return manager{
@@ -91,13 +91,13 @@ func (c *conn) manager(ctx context.Context) (manager, error) {
 	}, nil
 }
 
-// fromMicroseconds converts a duration of systemd's, to a day at most. systemd's infinity would overflow.
+// fromMicroseconds converts a duration of systemd. The result is a day at most: systemd's infinity would overflow.
 func fromMicroseconds(usec uint64) time.Duration {
-	return time.Duration(min(usec, uint64((24*time.Hour).Microseconds()))) * time.Microsecond // A day fits.
+	return time.Duration(min(usec, uint64((24*time.Hour).Microseconds()))) * time.Microsecond
 }
 
-// inhibit takes an inhibitor lock. what is logind's name for it, such as shutdownLock; mode is "delay" or "block". Closing the file releases
-// the lock.
+// inhibit takes an inhibitor lock. what is logind's name for the lock, such as shutdownLock; mode is "delay" or "block". To release the lock,
+// the caller closes the file.
 func (c *conn) inhibit(ctx context.Context, what, mode string) (*os.File, error) {
 	err := c.logind(ctx, "Inhibit", []any{new(dbus.UnixFDIndex)}, what, "nth", "draining this Kubernetes node before it goes down", mode)
 	if err == nil && len(c.files) == 0 {
@@ -107,7 +107,7 @@ func (c *conn) inhibit(ctx context.Context, what, mode string) (*os.File, error)
 		return nil, fmt.Errorf("taking the inhibitor lock %q: %w", what, err)
 	}
 	lock := c.files[0]
-	c.files = c.files[1:]
+	c.files = c.files[1:] // closeFiles must not close the lock.
 	return lock, nil
 }
 
@@ -121,7 +121,7 @@ type Inhibitor struct {
 type Settings struct {
 	// Delay is InhibitDelayMaxSec, which is how long delay locks may hold a shutdown up.
 	Delay time.Duration
-	// KeyHolders hold block locks on the power key. PowerKey is what logind does for a press if nobody does (HandlePowerKey).
+	// KeyHolders hold block locks on the power key. PowerKey is what logind does for a press while there are no such locks (HandlePowerKey).
 	KeyHolders []Inhibitor
 	PowerKey   string
 }
@@ -147,7 +147,8 @@ func (h Host) Settings(ctx context.Context) (Settings, error) {
 	return Settings{Delay: m.delay, KeyHolders: holders, PowerKey: m.powerKey}, nil
 }
 
-// pressWords is what logind writes to all terminals when nth has scheduled a power-off. By these words nth finds its own schedule again.
+// pressWords is the message that logind writes to all terminals before a power-off that nth has scheduled. By this message, nth recognizes its
+// own schedule.
 const pressWords = "The power button was pressed: nth drains this Kubernetes node first."
 
 // schedulePowerOff asks logind to power off at a time. The schedule survives this process and, since systemd 254, a restart of logind.
@@ -155,5 +156,5 @@ func (c *conn) schedulePowerOff(ctx context.Context, at time.Time) error {
 	if err := c.logind(ctx, "SetWallMessage", nil, pressWords, true); err != nil {
 		return err
 	}
-	return c.logind(ctx, "ScheduleShutdown", nil, "poweroff", uint64(at.UnixMicro())) // It is positive.
+	return c.logind(ctx, "ScheduleShutdown", nil, "poweroff", uint64(at.UnixMicro()))
 }

@@ -19,21 +19,22 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// callTimeout is how long a connection, or a call over it, may take.
+// callTimeout is how long it may take to connect, and how long a call may take.
 const callTimeout = 5 * time.Second
 
-// Host is a machine's root directory. Empty means that of this process; in a container, the host's is another.
+// Host is the root directory of the machine whose system bus is used. Empty means this process's root; in a container, the host's root is mounted
+// elsewhere.
 type Host string
 
 // conn is a connection to the system bus for calls, one after the other.
 //
-// Any local user may send signals and calls to any connection of the system bus, with file descriptors. godbus (v5.2.4) decodes them all,
-// panics on some, and never closes the descriptors. So conn drops all messages unread but the answers to its own calls, and uses godbus only to
-// encode and decode those. Answers are safe: the bus passes on no answer that nobody has asked for.
+// Any local user may send signals and calls to any connection of the system bus, with file descriptors. A connection of godbus (v5.2.4) decodes
+// all of them, panics on some, and never closes the descriptors. So conn reads only the answers to its own calls, and drops all other messages.
+// It uses godbus only to encode calls and decode answers. Answers are safe: the bus passes on no answer without a call.
 type conn struct {
 	socket *net.UnixConn
-	serial uint32     // of the last call
-	files  []*os.File // the descriptors that came with the last message
+	serial uint32     // the number of the last call
+	files  []*os.File // the descriptors that came with the last message, except those that inhibit has taken
 }
 
 // bus connects to the host's system bus. The caller closes the connection.
@@ -56,21 +57,21 @@ func (h Host) bus(ctx context.Context) (*conn, error) {
 	return c, nil
 }
 
-// longestGreeting is the most that the bus may say before the first message, in bytes.
+// longestGreeting is the most that the bus may send before the first message, in bytes.
 const longestGreeting = 256
 
-// errNoDBus is the error of a peer that is not a bus as nth needs it.
+// errNoDBus means that the socket leads to something else than a system bus.
 var errNoDBus = errors.New("the other side does not speak D-Bus, or does not pass file descriptors")
 
-// authenticate says who this process is, and asks for file descriptors: logind's answer to Inhibit has the lock in one. See the D-Bus
-// specification, "Authentication Protocol".
+// authenticate sends the user ID of this process, and asks the bus to pass file descriptors: logind's answer to Inhibit has the lock as a
+// descriptor. See the D-Bus specification, "Authentication Protocol".
 func (c *conn) authenticate(ctx context.Context) (err error) {
-	defer c.bound(ctx, &err)()
+	defer c.closeAtEnd(ctx, &err)()
 	user := hex.EncodeToString([]byte(strconv.Itoa(os.Getuid())))
 	if _, err := io.WriteString(c.socket, "\x00AUTH EXTERNAL "+user+"\r\nNEGOTIATE_UNIX_FD\r\nBEGIN\r\n"); err != nil {
 		return err
 	}
-	greeting, one := "", make([]byte, 1) // The bus's two lines are read by the byte: what follows them is a message.
+	greeting, one := "", make([]byte, 1) // The bus's two lines are read byte by byte: the bytes after them belong to a message.
 	for strings.Count(greeting, "\n") < 2 && len(greeting) < longestGreeting {
 		if _, err := c.socket.Read(one); err != nil {
 			return err
@@ -83,11 +84,12 @@ func (c *conn) authenticate(ctx context.Context) (err error) {
 	return nil
 }
 
-// bound ends the connection when ctx ends before the function that it returns is called. That puts the reason into err.
-func (c *conn) bound(ctx context.Context, err *error) (done func()) {
+// closeAtEnd closes the socket if ctx ends before done is called, so that reads and writes return. done then sets *err to the reason why ctx has
+// ended. A method that reads or writes defers done.
+func (c *conn) closeAtEnd(ctx context.Context, err *error) (done func()) {
 	stop := context.AfterFunc(ctx, func() { _ = c.socket.Close() })
 	return func() {
-		if !stop() { // *err says only that the socket is closed.
+		if stopped := stop(); !stopped { // ctx has ended: *err says only that the socket is closed.
 			*err = ctx.Err()
 		}
 	}
@@ -99,22 +101,24 @@ func (c *conn) close() {
 	c.closeFiles()
 }
 
-// closeFiles closes the descriptors that came with the last message and that nobody has taken.
+// closeFiles closes the descriptors in c.files.
 func (c *conn) closeFiles() {
 	for _, file := range c.files {
-		_ = file.Close() // It was never used.
+		_ = file.Close()
 	}
 	c.files = nil
 }
 
-// call calls a method of the object at path, of the service called name. It stores what the method returns in the variables that results point
-// to. Descriptors that came with the answer are in c.files until the next call. The error is a dbus.Error if the service refuses. A call that
-// gets no answer ends the connection.
-func (c *conn) call(ctx context.Context, name string, path dbus.ObjectPath, method string, results []any, args ...any) (err error) {
+// call calls a method of an object. service has the object at path, and method contains the interface. call stores the method's results in the
+// variables that results point to. Descriptors that came with the answer are in c.files until the next call.
+//
+// If the service refuses, the error is a dbus.Error, and the connection remains usable. A call that gets no answer within callTimeout closes the
+// connection.
+func (c *conn) call(ctx context.Context, service string, path dbus.ObjectPath, method string, results []any, args ...any) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	defer c.bound(ctx, &err)()
-	if err := c.send(name, path, method, args); err != nil {
+	defer c.closeAtEnd(ctx, &err)()
+	if err := c.send(service, path, method, args); err != nil {
 		return err
 	}
 	for {
@@ -123,7 +127,7 @@ func (c *conn) call(ctx context.Context, name string, path dbus.ObjectPath, meth
 			return err
 		}
 		if answer == nil || answer.Headers[dbus.FieldReplySerial].Value() != c.serial {
-			continue
+			continue // The message is not the answer to this call.
 		}
 		if answer.Type == dbus.TypeError {
 			reason, _ := answer.Headers[dbus.FieldErrorName].Value().(string)
@@ -133,11 +137,11 @@ func (c *conn) call(ctx context.Context, name string, path dbus.ObjectPath, meth
 	}
 }
 
-// send sends a call, with the next serial number.
-func (c *conn) send(name string, path dbus.ObjectPath, method string, args []any) error {
+// send sends a call, and gives it the next serial number. method is "interface.member".
+func (c *conn) send(service string, path dbus.ObjectPath, method string, args []any) error {
 	dot := strings.LastIndexByte(method, '.')
 	m := &dbus.Message{Type: dbus.TypeMethodCall, Body: args, Headers: map[dbus.HeaderField]dbus.Variant{
-		dbus.FieldDestination: dbus.MakeVariant(name),
+		dbus.FieldDestination: dbus.MakeVariant(service),
 		dbus.FieldPath:        dbus.MakeVariant(path),
 		dbus.FieldInterface:   dbus.MakeVariant(method[:dot]),
 		dbus.FieldMember:      dbus.MakeVariant(method[dot+1:]),
@@ -155,15 +159,17 @@ func (c *conn) send(name string, path dbus.ObjectPath, method string, args []any
 	return err
 }
 
-// The fixed part of each message: 16 bytes, with the byte order, the type, and the lengths of the body and of the header's fields.
-// See the D-Bus specification, "Message Format".
 const (
-	fixedPart     = 16
-	longestAnswer = 4 << 20 // The longest are the credentials of a unit, of 1 MiB each at most.
-	mostFiles     = 16      // that dbus-daemon and dbus-broker let a message have
+	// fixedPart is the length of the first part of each message, which has the byte order, the type, and the lengths of the body and of the
+	// header's fields. See the D-Bus specification, "Message Format".
+	fixedPart = 16
+	// longestAnswer is the longest answer that is read, in bytes: more than logind and systemd send.
+	longestAnswer = 4 << 20
+	// mostFiles is how many descriptors dbus-daemon and dbus-broker let a message have.
+	mostFiles = 16
 )
 
-// next reads one message. It returns nil for a message that is no answer, or is too long, and drops that.
+// next reads one message. A message that is no answer, or is longer than longestAnswer, is dropped: then next returns nil and no error.
 func (c *conn) next() (*dbus.Message, error) {
 	c.closeFiles()
 	message := make([]byte, fixedPart)
@@ -178,10 +184,10 @@ func (c *conn) next() (*dbus.Message, error) {
 	default:
 		return nil, errNoDBus
 	}
-	fields := (int64(order.Uint32(message[12:])) + 7) &^ 7 // The body begins at a multiple of eight.
-	rest := fields + int64(order.Uint32(message[4:]))
+	fields := (int64(order.Uint32(message[12:])) + 7) &^ 7 // rounded up to a multiple of eight, where the body begins
+	rest := fields + int64(order.Uint32(message[4:]))      // the fields and the body
 	kind := dbus.Type(message[1])
-	if answers := kind == dbus.TypeMethodReply || kind == dbus.TypeError; !answers || rest > longestAnswer {
+	if isAnswer := kind == dbus.TypeMethodReply || kind == dbus.TypeError; !isAnswer || rest > longestAnswer {
 		_, err := io.CopyN(io.Discard, c, rest)
 		return nil, err
 	}
@@ -192,7 +198,8 @@ func (c *conn) next() (*dbus.Message, error) {
 	return dbus.DecodeMessage(bytes.NewReader(message))
 }
 
-// Read implements io.Reader. It has no buffer: a read ahead would mix up which descriptors belong to which message.
+// Read implements io.Reader for next. It appends the descriptors that come with the bytes to c.files. It does not read ahead: the descriptors of
+// the next message would come with this one.
 func (c *conn) Read(p []byte) (int, error) {
 	rights := make([]byte, syscall.CmsgSpace(4*mostFiles)) // The kernel drops what does not fit.
 	n, given, _, _, err := c.socket.ReadMsgUnix(p, rights)
@@ -204,7 +211,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 	messages, err := syscall.ParseSocketControlMessage(rights[:given])
 	for _, m := range messages {
-		fds, _ := syscall.ParseUnixRights(&m) // It fails for a message without descriptors.
+		fds, _ := syscall.ParseUnixRights(&m) // An error means that m has no descriptors.
 		for _, fd := range fds {
 			c.files = append(c.files, os.NewFile(uintptr(fd), "inhibitor lock"))
 		}

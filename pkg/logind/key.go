@@ -8,40 +8,40 @@ import (
 	"time"
 )
 
-// The power key. EC2 presses it to stop or terminate an instance. logind then announces a shutdown, and the kubelet, if it is
-// configured for that, ends all pods at once, without regard to disruption budgets. That has to happen after the drain. So nth answers the key
-// in logind's place. It holds a block lock on handle-power-key, and on nothing else, and reads the key itself (pkg/powerkey). At a press, it
-// announces the event, and requests the power-off from logind when the drain has ended.
+// EC2 presses the power key to stop or terminate an instance. To answer a press is to make the machine power off. If logind answers, it announces
+// a shutdown, and the kubelet may then end all pods at once, without regard to disruption budgets. That has to happen after the drain.
+//
+// So nth answers the key in logind's place. It holds a block lock on handle-power-key, and on nothing else, and reads the key itself
+// (pkg/powerkey). At a press, nth announces a shutdown to its sink. When the drain has ended, nth requests the power-off from logind.
 //
 // nth must never keep a machine from shutting down:
-//   - At the press, logind gets a schedule to power off when EC2's time is over, whatever happens to nth. The schedule is also the memory
-//     of the press: when nth is started again, it finds the schedule and continues the drain.
+//   - At the press, nth leaves a schedule with logind, to power off when EC2's time is over, no matter what happens to nth. The schedule is also
+//     the memory of the press: when nth is started again, it finds the schedule and continues the drain.
 //   - The lock is an open file: it ends with the process, and logind answers the next press.
-//   - Without the lock, a press is logind's.
-//   - A power-off that logind refuses, as it does since systemd 257 even for root while somebody blocks shutdowns, is requested
-//     from systemd.
+//   - While nth does not hold the lock, logind answers.
+//   - Since systemd 257, logind refuses a power-off even to root while somebody blocks shutdowns. Then nth requests the power-off from systemd.
 
 // KeyOptions are callbacks about the power key.
 type KeyOptions struct {
-	// Held, if set, is called when it is known whether nth answers the power key, and when that changes. why is what prevents
-	// it, such as a setting of logind's.
+	// Held, if set, is called with true when nth holds the lock on the power key, and with false when it cannot or need not. It is called
+	// once at the start, and after each change. why is what prevents the lock, such as a setting of logind; "" if nothing does.
 	Held func(held bool, why string)
-	// Trouble, if set, is called when the machine cannot be powered off. nth tries again.
+	// Trouble, if set, is called with the error when nth cannot power off the machine, or cannot leave the schedule. nth tries again.
 	Trouble func(error)
 }
 
 // key is the lock on the power key.
 type key struct {
-	known  bool     // ListenToKey was called
-	wanted bool     // nth reads the key (pkg/powerkey), so it can answer the key
-	lock   *os.File // nil while the lock is not held
-	last   string   // the last arguments of KeyOptions.Held
+	known     bool     // ListenToKey was called
+	listening bool     // the last argument of ListenToKey: nth reads the key, so it can answer a press
+	lock      *os.File // nil while the lock is not held
+	reported  string   // the last arguments of KeyOptions.Held
 }
 
 // press is the press of the power key that nth answers, for giveUp at most.
 type press struct {
 	at      time.Time // zero if there was none
-	settled bool      // the drain has ended, so that the machine may be powered off
+	drained bool      // the drain has ended, so that the machine may be powered off
 }
 
 // giveUp is how long after a press the machine is assumed to stay: EC2 would have cut the power long before.
@@ -52,29 +52,30 @@ const giveUp = 10 * time.Minute
 func (s *Source) ListenToKey(listening bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.key.known, s.key.wanted = true, listening
+	s.key.known, s.key.listening = true, listening
 }
 
-// Pressed says that the power key was pressed, and when; powerkey.Keys calls it. A press counts only while nth holds the lock on the key:
-// otherwise logind answers it. Further presses are ignored until the first one is answered or called off.
+// Pressed announces a shutdown for a press of the power key; powerkey.Keys calls it. at is when the key was pressed. A press counts only while nth
+// holds the lock on the key: otherwise logind answers the press. While nth answers a press, it ignores further ones.
 func (s *Source) Pressed(at time.Time) {
 	const resumed = false
 	s.beginPress(at, resumed)
 }
 
-// resume continues with the press that an earlier process of nth was answering. That process has left a schedule with logind: power off at
-// scheduled, which is PowerOffGrant after the press. The wall clock may have been set since, so resume takes the press to be at most
-// PowerOffGrant ago.
+// resume continues with a press that an earlier process of nth was answering. That process has left a schedule with logind: power off at
+// scheduled, which is PowerOffGrant after the press. If this process answers the press already, resume does nothing.
 func (s *Source) resume(scheduled time.Time) {
 	const resumed = true
-	s.beginPress(time.Now().Add(min(max(time.Until(scheduled), 0), PowerOffGrant)-PowerOffGrant), resumed)
+	left := min(max(time.Until(scheduled), 0), PowerOffGrant) // bounded, as the wall clock may have been set since the press
+	s.beginPress(time.Now().Add(left-PowerOffGrant), resumed)
 }
 
-// beginPress announces the shutdown for which the power key was pressed. The deadline is that of EC2 (PowerOffGrant), not of logind. What
-// follows is up to answer, at the next look.
+// beginPress announces the shutdown for which the power key was pressed, unless nth answers an earlier press. resumed says that an earlier process
+// of nth held the lock on the key at the press. The deadline is that of EC2 (PowerOffGrant), not of logind. The next look calls answer.
 func (s *Source) beginPress(at time.Time, resumed bool) {
 	s.mu.Lock()
-	counts := s.opts.Key != nil && (resumed || s.key.lock != nil) && !s.press.answered()
+	lockHeld := resumed || s.key.lock != nil // Otherwise logind answers the press.
+	counts := s.opts.Key != nil && lockHeld && !s.press.inProgress()
 	if counts {
 		s.press = press{at: at}
 	}
@@ -84,18 +85,18 @@ func (s *Source) beginPress(at time.Time, resumed bool) {
 	}
 }
 
-// answered reports whether nth is answering the press.
-func (p press) answered() bool { return !p.at.IsZero() && time.Since(p.at) <= giveUp }
+// inProgress reports whether nth is answering the press.
+func (p press) inProgress() bool { return !p.at.IsZero() && time.Since(p.at) <= giveUp }
 
 // holdKey takes or releases the block lock with which nth answers the power key instead of logind, and reports each change to
-// Options.Key.Held. action is what logind does for a press (HandlePowerKey): nth takes the lock only if that is to power off. Each look calls
-// holdKey. While a press is being answered, the lock stays: without it, logind would answer a second press at once.
+// Options.Key.Held. Each look calls it. action is what logind does for a press (HandlePowerKey): nth takes the lock only if action is to power
+// off.
 func (s *Source) holdKey(ctx context.Context, c *conn, action string) {
 	s.mu.Lock()
-	known, wanted, why, held := s.key.known, s.key.wanted, "", s.key.lock != nil
-	answering := s.press.answered()
+	known, wanted, why, held := s.key.known, s.key.listening, "", s.key.lock != nil
+	answering := s.press.inProgress()
 	s.mu.Unlock()
-	if !known || held && answering {
+	if !known || held && answering { // Without the lock, logind would answer a second press at once.
 		return
 	}
 	if wanted && action != "poweroff" {
@@ -105,7 +106,7 @@ func (s *Source) holdKey(ctx context.Context, c *conn, action string) {
 	if wanted && !held {
 		var err error
 		if lock, err = c.inhibit(ctx, powerKeyLock, "block"); err != nil {
-			wanted, why = false, err.Error() // logind answers the key, as usual. The next look tries again.
+			wanted, why = false, err.Error() // logind answers the key. The next look tries again.
 		}
 	}
 	s.mu.Lock()
@@ -113,29 +114,30 @@ func (s *Source) holdKey(ctx context.Context, c *conn, action string) {
 		s.key.lock = lock
 	}
 	if !wanted {
-		giveBack(&s.key.lock)
+		release(&s.key.lock)
 	}
 	arguments := fmt.Sprint(wanted, why)
-	changed := arguments != s.key.last
-	s.key.last = arguments
+	changed := arguments != s.key.reported
+	s.key.reported = arguments
 	s.mu.Unlock()
 	if changed && s.opts.Key.Held != nil {
 		s.opts.Key.Held(wanted, why)
 	}
 }
 
-// answer makes the machine power off for a press, if there is one to answer. Until the drain has ended (settled), it leaves a schedule with
-// logind to power off at the end of PowerOffGrant, whatever happens to nth. Then it requests the power-off at once, from logind or else from
-// systemd. Each look calls it with what logind says (m). c is nil if logind does not answer.
+// answer makes the machine power off for a press, if nth is answering one. Until the drain has ended, it leaves a schedule with logind, to power
+// off at the end of PowerOffGrant. After the drain, it requests the power-off at once, from logind or else from systemd.
+//
+// Each look calls answer with the properties of logind, m. If logind does not answer, Run calls it with c nil and m zero.
 func (s *Source) answer(ctx context.Context, c *conn, m manager) {
 	s.mu.Lock()
 	p := s.press
 	s.mu.Unlock()
 	var err error
 	switch {
-	case !p.answered():
+	case !p.inProgress():
 		return
-	case p.settled:
+	case p.drained:
 		if c != nil {
 			err = c.logind(ctx, "PowerOff", nil, false)
 		}
@@ -143,7 +145,7 @@ func (s *Source) answer(ctx context.Context, c *conn, m manager) {
 			err = errors.Join(err, s.opts.Host.startPowerOff(ctx))
 		}
 	case c != nil && m.scheduled.IsZero():
-		// The press has a monotonic time, and logind needs the wall clock's.
+		// p.at is monotonic, and logind needs a time by the wall clock as it is now.
 		err = c.schedulePowerOff(ctx, time.Now().Add(time.Until(p.at.Add(PowerOffGrant))))
 	}
 	if err != nil && ctx.Err() == nil && s.opts.Key.Trouble != nil {

@@ -1,18 +1,18 @@
-// Package logind is the event source for shutdowns of the machine: EC2's StopInstances and
-// TerminateInstances, which press the power key, a reboot, an administrator; and for sleep, which is EC2's hibernation. It also
-// asks systemd over D-Bus, for the rest of nth. Begin with Source.look; the power key is in key.go.
+// Package logind is the event source for shutdowns of the machine, and for its sleep, which is EC2's hibernation. A shutdown may be a reboot, a
+// request of an administrator, or EC2's StopInstances and TerminateInstances, which press the power key. The package also has nth's requests to
+// systemd over D-Bus. Start with Source.look; the power key is in key.go.
 //
-// It holds delay inhibitor locks. With them, logind announces a shutdown or a sleep, and waits until the locks are released,
-// for InhibitDelayMaxSec at most. A lock can only delay: it never lasts longer than that, whatever happens to this process.
+// A Source holds delay inhibitor locks. With them, logind announces a shutdown or a sleep, and waits until the locks are released, for
+// InhibitDelayMaxSec at most. A delay lock never holds a shutdown longer than that, no matter what happens to this process.
 //
-// Twice a second, logind is asked for its state. That also finds what was announced or called off while nobody listened. Signals are not read,
-// because any local user may send them (conn.go).
+// Twice a second, a look asks logind for its properties, and acts on them. So a Source also finds what was announced or called off while nth did
+// not run. It reads no signals, because any local user may send them (conn.go).
 //
-// Not every shutdown goes through logind. The second way to learn of one is nth's own stop job: a SIGTERM that arrives while
-// systemd is stopping the system (Host.GoingDown) is announced by Stopping. All events of a boot have the same ID, made from
-// the boot ID, so that one shutdown is one event. A restart of the service alone is no event.
+// Not every shutdown goes through logind. nth also learns of a shutdown when systemd stops nth: a SIGTERM that arrives while systemd is stopping
+// the system (Host.GoingDown) is announced by Stopping. All shutdowns of a boot have the same event ID, made from the boot ID: they are one
+// event. A restart of the service alone is no event.
 //
-// Without D-Bus or logind, as in a container, the source reports that once and tries again from time to time.
+// Without D-Bus or logind, as in a container, the source reports that once and tries again at longer and longer intervals.
 package logind
 
 import (
@@ -36,10 +36,10 @@ type Options struct {
 	BootID string
 	// Kinds are event.Shutdown, event.Hibernation, or both.
 	Kinds []event.Kind
-	// Margin is how much of the available time is not used.
+	// Margin is how much of the time that logind grants nth leaves unused.
 	Margin time.Duration
-	// Holding, if set, is called when the locks have been taken, and when logind's longest delay has changed or is known
-	// again. Off, if set, is called with the reason when logind cannot be reached or refuses a lock, once for each outage.
+	// Holding, if set, is called with logind's longest delay (InhibitDelayMaxSec) when nth has taken a lock, when the delay has changed, and
+	// after an outage. Off, if set, is called with the reason when logind cannot be reached or refuses a lock, once for each outage.
 	Holding func(delay time.Duration)
 	Off     func(error)
 	// Key is set if nth may answer the power key.
@@ -49,32 +49,34 @@ type Options struct {
 // Source watches for shutdowns and sleeps. Make one with New.
 type Source struct {
 	opts Options
-	lost atomic.Bool // logind was reached, and cannot be since
+	lost atomic.Bool // logind has answered once, and cannot be reached since
 
 	mu    sync.Mutex
-	sink  event.Sink
+	sink  event.Sink // nil before Run
 	holds []*hold
-	last  time.Duration // the last argument of Holding; 0 before the first call, negative after Off
-
+	delay time.Duration // the last argument of Holding; 0 before the first call, outage during an outage
 	key   key
 	press press
 }
 
-// hold is a delay lock, and the event that is announced to its holders.
+// outage is Source.delay while logind cannot be reached or refuses a lock, and Options.Off was called.
+const outage time.Duration = -1
+
+// hold is a delay lock, and the event that logind announces to the holders of such a lock.
 type hold struct {
-	kind    event.Kind
-	what    string       // logind's name for it
-	words   string       // the event's description
-	lock    *os.File     // nil while it is not held
-	pending *event.Event // nil if nothing is announced
+	kind        event.Kind
+	what        string       // logind's name for the lock
+	description string       // the event's
+	lock        *os.File     // nil while the lock is not held
+	pending     *event.Event // the event; nil while it is not announced
 }
 
 // New returns a source that has not connected to logind yet.
 func New(opts Options) *Source {
 	s := &Source{opts: opts}
 	for _, h := range []*hold{
-		{kind: event.Shutdown, what: shutdownLock, words: "the system is shutting down"},
-		{kind: event.Hibernation, what: sleepLock, words: "the system is going to sleep"},
+		{kind: event.Shutdown, what: shutdownLock, description: "the system is shutting down"},
+		{kind: event.Hibernation, what: sleepLock, description: "the system is going to sleep"},
 	} {
 		if slices.Contains(opts.Kinds, h.kind) {
 			s.holds = append(s.holds, h)
@@ -86,24 +88,24 @@ func New(opts Options) *Source {
 const (
 	// lookInterval is the time between two looks.
 	lookInterval = 500 * time.Millisecond
-	// longestPause is the longest time until a bus or a logind that does not answer is tried again. The first pause is lookInterval, and each
-	// is twice the last: with each call of a logind that is not there, the bus tries to start it.
+	// longestPause is the longest time until nth connects again after a failure. The first pause is lookInterval, and each further one is twice
+	// as long: at each attempt, the bus tries to start a logind that does not run.
 	longestPause = 15 * time.Second
 )
 
-// PowerOffGrant is how long a shutdown may be delayed that is a power-off, or may be one. EC2 cuts the power about three minutes
-// after it has pressed the button, however long logind would wait (EC2 documents no number; the maintainers of Amazon's images
-// speak of three minutes), and half a minute is left for the system to stop everything else.
+// PowerOffGrant is how long nth may delay a shutdown that is a power-off, or may be one. EC2 cuts the power about three minutes after it has
+// pressed the power key, even if logind would wait longer. EC2 documents no number; the maintainers of Amazon's images speak of three minutes.
+// Half a minute is left for the system to stop everything else.
 const PowerOffGrant = 150 * time.Second
 
 // Run holds the locks and watches until ctx ends. It releases the locks before it returns.
 //
-// Run tells the sink that nothing is announced only when logind has said so: nth may have been restarted during a shutdown.
+// Run delivers an empty snapshot only after logind has answered that nothing is announced: nth may have been restarted during a shutdown.
 func (s *Source) Run(ctx context.Context, sink event.Sink) {
 	s.mu.Lock()
 	s.sink = sink
 	for _, h := range s.holds {
-		s.deliver(h) // Stopping may have announced it before Run.
+		s.deliver(h) // Stopping may have announced an event before Run.
 	}
 	s.mu.Unlock()
 	defer s.drop()
@@ -118,7 +120,7 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) {
 			s.lost.Store(true)
 		}
 		s.reportFailure(err)
-		s.answer(ctx, nil, manager{})
+		s.answer(ctx, nil, manager{}) // A press of the power key is answered without logind, too.
 		if !loop.Await(ctx, nil, pause) {
 			return
 		}
@@ -126,14 +128,14 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) {
 	}
 }
 
-// GoingDown reports whether the whole system is stopping, not this service alone: systemd says so, or the bus was reached before and is gone.
-// Nothing orders a container before the host's bus, which may stop first.
+// GoingDown reports whether the whole system is stopping, not this service alone: systemd says so, or the bus has answered before and cannot be
+// reached now. While the system stops, the host's bus may stop before a container that nth runs in.
 func (s *Source) GoingDown(ctx context.Context) bool {
 	return s.lost.Load() || s.opts.Host.GoingDown(ctx)
 }
 
-// session connects to the bus, and looks at what logind says, until the connection is lost or ctx ends. answered is true if logind has answered
-// at least once. err is never nil.
+// session connects to the bus, and makes looks until the connection is lost or ctx ends. answered is true if logind has answered at least once.
+// err is never nil.
 func (s *Source) session(ctx context.Context) (answered bool, err error) {
 	c, err := s.opts.Host.bus(ctx)
 	if err != nil {
@@ -154,18 +156,18 @@ func (s *Source) session(ctx context.Context) (answered bool, err error) {
 	}
 }
 
-// look acts on what logind says (m): it announces or withdraws events, takes locks that are missing, and answers a press of the power key, also
-// one that an earlier process of nth was answering.
+// look acts on the properties of logind, m. It announces or withdraws events, and takes locks that are missing. It also answers a press of the
+// power key, even one that an earlier process of nth was answering.
 func (s *Source) look(ctx context.Context, c *conn, m manager) {
 	if !m.scheduled.IsZero() {
 		s.resume(m.scheduled)
 	}
-	changed, refused := false, error(nil) // changed: Options.Holding is to be called
+	anyTaken, refused := false, error(nil)
 	for _, h := range s.holds {
-		taken, err := s.settle(ctx, c, h, m)
-		changed, refused = changed || taken, errors.Join(refused, err)
+		taken, err := s.updateHold(ctx, c, h, m)
+		anyTaken, refused = anyTaken || taken, errors.Join(refused, err)
 	}
-	if m.preparing[shutdownLock] { // logind grants no locks once it shuts down, and needs no request to power off.
+	if m.preparing[shutdownLock] { // logind is shutting down: it grants no locks, and needs no request to power off.
 		return
 	}
 	s.holdKey(ctx, c, m.powerKey)
@@ -173,33 +175,33 @@ func (s *Source) look(ctx context.Context, c *conn, m manager) {
 	if ctx.Err() != nil {
 		return
 	}
-	if refused != nil { // The connection is good. The next look tries again.
+	if refused != nil { // logind refuses a lock, but the connection works: the next look tries again.
 		s.reportFailure(refused)
 		return
 	}
 	s.mu.Lock()
-	changed = changed || s.last != m.delay
-	s.last = m.delay // even if it is 0, which means that locks have no effect
+	report := anyTaken || s.delay != m.delay
+	s.delay = m.delay // even if it is 0, which means that locks have no effect
 	s.mu.Unlock()
-	if changed && s.opts.Holding != nil {
+	if report && s.opts.Holding != nil {
 		s.opts.Holding(m.delay)
 	}
 }
 
-// settle acts on what logind says (m) for one delay lock. If logind has announced the lock's event, settle announces it to the sink. Otherwise
-// it withdraws the event, and takes the lock if that is not held. taken is true if it took the lock now.
-func (s *Source) settle(ctx context.Context, c *conn, h *hold, m manager) (taken bool, err error) {
+// updateHold acts on the properties of logind, m, for one delay lock. If logind has announced the lock's event, updateHold announces the event to
+// the sink. Otherwise it withdraws the event, and takes the lock if that is not held. taken is true if it took the lock now.
+func (s *Source) updateHold(ctx context.Context, c *conn, h *hold, m manager) (taken bool, err error) {
 	switch {
 	case m.preparing[h.what]:
 		s.announce(h, s.available(h, m))
 		return false, nil
-	case h.kind == event.Shutdown && s.stands(ctx, c, h):
+	case h.kind == event.Shutdown && s.isStillComing(ctx, c, h):
 		return false, nil
 	}
 	if held := s.withdraw(h); held {
 		return false, nil
 	}
-	// logind refuses if it has announced a shutdown just now. The next look will find that.
+	// logind refuses if it has just announced a shutdown. The next look will find that.
 	lock, err := c.inhibit(ctx, h.what, "delay")
 	if err != nil {
 		return false, err
@@ -210,24 +212,28 @@ func (s *Source) settle(ctx context.Context, c *conn, h *hold, m manager) (taken
 	return true, nil
 }
 
-// stands reports whether an announced shutdown will happen although logind does not know of it yet, or has forgotten it in a restart.
-func (s *Source) stands(ctx context.Context, c *conn, h *hold) bool {
+// isStillComing reports whether an announced shutdown will happen although logind does not announce it. nth may be answering a press of the power
+// key, or logind may have forgotten the shutdown in a restart.
+func (s *Source) isStillComing(ctx context.Context, c *conn, h *hold) bool {
 	s.mu.Lock()
-	announced, answering := h.pending != nil, s.press.answered()
+	announced, answering := h.pending != nil, s.press.inProgress()
 	s.mu.Unlock()
 	return announced && (answering || c.goingDown(ctx))
 }
 
-// Release gives the inhibitor lock for an announced event back to logind, which then lets the event happen. Callers use it when the drain has
-// ended. If no event of this kind is announced, Release does nothing: a late call for a shutdown that was called off must not cost the lock
-// for the next one.
+// Release releases the delay lock for an announced event: logind then lets the event happen. Callers use it when the drain has ended. After a
+// press of the power key, it also lets the next look request the power-off.
+//
+// If no event of this kind is announced, Release does nothing: after a late call, the lock must still be held for the next shutdown.
 func (s *Source) Release(kind event.Kind) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, h := range s.holds {
 		if h.kind == kind && h.pending != nil {
-			giveBack(&h.lock)
-			s.press.settled = s.press.settled || kind == event.Shutdown // The machine may be powered off now, if its power key was pressed.
+			release(&h.lock)
+			if kind == event.Shutdown {
+				s.press.drained = true // This has no effect unless nth is answering a press.
+			}
 		}
 	}
 }
@@ -237,21 +243,21 @@ func (s *Source) drop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, h := range s.holds {
-		giveBack(&h.lock)
+		release(&h.lock)
 	}
-	giveBack(&s.key.lock)
+	release(&s.key.lock)
 }
 
-// giveBack releases a lock, if that is held. The caller holds the source's mu.
-func giveBack(lock **os.File) {
+// release releases an inhibitor lock, if that is held. The caller holds the source's mu.
+func release(lock **os.File) {
 	if *lock != nil {
-		_ = (*lock).Close() // Nothing was written to it.
+		_ = (*lock).Close()
 		*lock = nil
 	}
 }
 
-// Stopping announces a shutdown that comes after limit. Callers use it when systemd stops nth together with the system. A shutdown that is
-// announced already stays as it is, unless its deadline is later.
+// Stopping announces a shutdown whose deadline is limit from now. Callers use it when systemd stops nth together with the system. If a shutdown is
+// announced already, Stopping changes that only to an earlier deadline.
 func (s *Source) Stopping(limit time.Duration) {
 	for _, h := range s.holds {
 		if h.kind == event.Shutdown {
@@ -260,21 +266,21 @@ func (s *Source) Stopping(limit time.Duration) {
 	}
 }
 
-// available returns how long nth may take until the announced event happens. That is logind's delay, less the margin. EC2 does not wait longer
-// than PowerOffGrant, unless logind says that the shutdown is a reboot.
+// available returns how long nth may take until an announced event happens. That is logind's delay, less the margin. Unless logind says that the
+// event is a reboot, EC2 may have asked for it, and does not wait longer than PowerOffGrant.
 func (s *Source) available(h *hold, m manager) time.Duration {
 	grant := m.delay
-	if h.kind != event.Shutdown || m.shutdown != "reboot" {
+	if isReboot := h.kind == event.Shutdown && m.shutdown == "reboot"; !isReboot {
 		grant = min(grant, PowerOffGrant)
 	}
 	return s.opts.within(grant)
 }
 
-// within returns the grant less the margin, but at least half of the grant.
+// within returns how much of a grant nth uses: the grant less the margin, but at least half of the grant.
 func (o Options) within(grant time.Duration) time.Duration { return max(grant-o.Margin, grant/2) }
 
-// announce announces a lock's event, with its deadline after limit. If the event is announced already, announce does so again only for an
-// earlier deadline: the power key may be pressed during a reboot, and EC2 then leaves less time than logind has granted.
+// announce announces a lock's event to the sink. The deadline is limit from now. If the event is announced already, announce does so again only for
+// an earlier deadline: the power key may be pressed during a reboot, and EC2 then leaves less time than logind has granted.
 func (s *Source) announce(h *hold, limit time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -283,7 +289,7 @@ func (s *Source) announce(h *hold, limit time.Duration) {
 	}
 	h.pending = &event.Event{
 		ID: string(h.kind) + "-" + s.opts.BootID, Kind: h.kind, State: event.Pending,
-		Description: h.words,
+		Description: h.description,
 		Deadline:    time.Now().Add(limit),
 	}
 	s.deliver(h)
@@ -305,11 +311,11 @@ func (s *Source) deliver(h *hold) {
 	}
 }
 
-// reportFailure handles a failure to reach logind or to take a lock. It calls Options.Off once for each outage.
+// reportFailure calls Options.Off after a failure to reach logind or to take a lock, once for each outage. A look that succeeds ends the outage.
 func (s *Source) reportFailure(err error) {
 	s.mu.Lock()
-	reported := s.last < 0 // A look that succeeds sets it again.
-	s.last = -1
+	reported := s.delay == outage
+	s.delay = outage
 	s.mu.Unlock()
 	if !reported && s.opts.Off != nil {
 		s.opts.Off(err)

@@ -12,14 +12,14 @@ import (
 	"github.com/nth-project/nth/pkg/loop"
 )
 
-// What systemd calls itself, see org.freedesktop.systemd1(5).
+// The D-Bus names of systemd, see org.freedesktop.systemd1(5).
 const (
 	systemdName    = "org.freedesktop.systemd1"
 	systemdPath    = "/org/freedesktop/systemd1"
 	systemdManager = "org.freedesktop.systemd1.Manager"
 )
 
-// systemd calls a method of systemd's manager, and stores what it returns in the variables that results point to.
+// systemd calls a method of systemd's manager. It stores the method's results in the variables that results point to.
 func (c *conn) systemd(ctx context.Context, method string, results []any, args ...any) error {
 	if err := c.call(ctx, systemdName, systemdPath, systemdManager+"."+method, results, args...); err != nil {
 		return fmt.Errorf("asking systemd for %s: %w", method, err)
@@ -38,19 +38,20 @@ func (h Host) GoingDown(ctx context.Context) bool {
 	return c.goingDown(ctx)
 }
 
-// goingDown does what GoingDown does, over this connection.
+// goingDown is Host.GoingDown over this connection.
 func (c *conn) goingDown(ctx context.Context) bool {
 	var state dbus.Variant
 	err := c.call(ctx, systemdName, systemdPath, "org.freedesktop.DBus.Properties.Get", []any{&state}, systemdManager, "SystemState")
 	return err == nil && state.Value() == "stopping"
 }
 
-// jobPoll is how often systemd is asked whether a job is done.
+// jobPoll is the pause between two questions to systemd whether a job is done.
 const jobPoll = 200 * time.Millisecond
 
-// StartTarget makes systemd start a target, and returns when all units that the target wants are started or have failed, which systemd logs. A
-// Type=oneshot unit counts as started when it has finished. The error says that the target could not be started, or that ctx has ended. Units
-// that are running then continue to run.
+// StartTarget makes systemd start a target, and waits until all units that the target wants are started or have failed. A Type=oneshot unit counts
+// as started when it has finished. A unit that fails is no error here; systemd logs that.
+//
+// The error says that the target could not be started, or that ctx has ended. In both cases, units that run continue to run.
 func (h Host) StartTarget(ctx context.Context, target string) error {
 	c, err := h.bus(ctx)
 	if err == nil {
@@ -71,7 +72,7 @@ func (c *conn) start(ctx context.Context, target string) error {
 	}
 	for {
 		_, err := c.properties(ctx, systemdName, job, "org.freedesktop.systemd1.Job")
-		if _, gone := errors.AsType[dbus.Error](err); gone {
+		if _, isGone := errors.AsType[dbus.Error](err); isGone { // systemd has answered that it has no such job.
 			return nil
 		}
 		if err != nil {
@@ -83,7 +84,7 @@ func (c *conn) start(ctx context.Context, target string) error {
 	}
 }
 
-// startPowerOff makes systemd power off in the way in which logind does: it starts poweroff.target, and nothing can cancel that.
+// startPowerOff makes systemd power off the machine, as logind does: systemd starts poweroff.target, and no later job can cancel that.
 func (h Host) startPowerOff(ctx context.Context) error {
 	c, err := h.bus(ctx)
 	if err != nil {
