@@ -1,6 +1,7 @@
-// Package powerkey reads the machine's power key, which EC2 presses to stop or terminate an instance. The kernel reports presses to
-// every process that reads the key's device in /dev/input: to logind, and to nth, which blocks logind's answer (pkg/logind) so that
-// the node is drained before the shutdown begins. What follows from a press is up to the caller.
+// Package powerkey reads the machine's power key, which EC2 presses to stop or terminate an instance.
+//
+// The kernel reports presses to every process that reads the key's device in /dev/input: to logind, and to nth. pkg/logind keeps logind from
+// acting on a press, and decides what nth does about it. Start with Keys.Run.
 package powerkey
 
 import (
@@ -18,21 +19,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Keys reads the devices with a power key. All exported fields but Root are required. Newcomers begin with Run.
+// Keys reads the devices with a power key. All exported fields but Root are required. Call Run.
 type Keys struct {
 	// Root is the machine's root directory; empty means "/".
 	Root string
-	// Listening is called once at the start and after each change. It gets true if there is a power key, and all devices with one are being
-	// read.
-	Listening func(bool)
-	// Pressed is called for each press, with its time, which has a monotonic clock reading. It must not block.
+	// Listening is called once at the start and after each change. listening is true if the machine has a power key, and Keys reads all
+	// devices with one.
+	Listening func(listening bool)
+	// Pressed is called for each press. at is when the key was pressed, with a reading of the monotonic clock. Pressed must not block.
 	Pressed func(at time.Time)
 
 	mu   sync.Mutex
-	open map[string]*os.File // the devices that are read, by name
+	open map[string]*os.File // the devices that are being read, by their names in /dev/input
 }
 
-// scanInterval is how often the devices are listed. inotify would be faster, but on many nodes its instances are used up.
+// scanInterval is the pause between two lists of the devices. inotify would be faster, but on many nodes all its instances are in use.
 const scanInterval = time.Second
 
 // Run lists the devices every scanInterval and reads those with a power key, until ctx ends. It closes the devices before it returns.
@@ -56,10 +57,13 @@ func (k *Keys) Run(ctx context.Context) {
 	}
 }
 
-// scan starts to read the devices that are new. listening is true if the machine has devices with a power key, and all of them are being read. If one cannot be read, nth must leave the key to logind: nobody would answer a press on that device.
+// scan lists the devices, and starts to read those with a power key that are new, in goroutines of reading.
+//
+// listening is true if the machine has devices with a power key, and all of them are being read. If one cannot be read, nth must leave the key to
+// logind: otherwise, neither would see a press on that device and act on it.
 func (k *Keys) scan(reading *sync.WaitGroup) (listening bool) {
-	entries, _ := os.ReadDir(filepath.Join(k.Root, "/dev/input")) // It does not exist on a machine without keys.
-	found, read := 0, 0
+	entries, _ := os.ReadDir(filepath.Join(k.Root, "/dev/input")) // A machine without keys does not have the directory.
+	found, read := 0, 0                                           // how many devices have a power key, and are being read
 	for _, entry := range entries {
 		if strings.HasPrefix(entry.Name(), "event") && k.hasPowerKey(entry) {
 			found++
@@ -71,12 +75,12 @@ func (k *Keys) scan(reading *sync.WaitGroup) (listening bool) {
 	return found > 0 && read == found
 }
 
-// close closes all devices.
+// close closes all devices, which ends the goroutines that read them.
 func (k *Keys) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for name, file := range k.open {
-		_ = file.Close() // It was only read.
+		_ = file.Close()
 		delete(k.open, name)
 	}
 }
@@ -87,26 +91,30 @@ func (k *Keys) hasPowerKey(device fs.DirEntry) bool {
 	if device.Type()&fs.ModeNamedPipe != 0 {
 		return true
 	}
-	text, err := os.ReadFile(filepath.Join(k.Root, "/sys/class/input", device.Name(), "device/capabilities/key"))
-	return err == nil && namesPowerKey(string(text)) // After an error, the device is not an input device, or was just removed.
+	bitmap, err := os.ReadFile(filepath.Join(k.Root, "/sys/class/input", device.Name(), "device/capabilities/key"))
+	if err != nil { // The entry is no input device, or the device was just removed.
+		return false
+	}
+	return hasKey(string(bitmap), keyPower)
 }
 
 // keyPower is the code of the power key, from include/uapi/linux/input-event-codes.h.
 const keyPower = 116
 
-// namesPowerKey reports whether a bitmap of key codes contains the power key. The kernel prints the bitmap as hexadecimal words of 64 bits, the
-// most significant one first, and leaves out leading zeros.
-func namesPowerKey(text string) bool {
-	words := strings.Fields(text)
-	i := len(words) - 1 - keyPower/64
-	if i < 0 {
+// hasKey reports whether a bitmap of key codes, as the kernel prints it, has the bit of a key set. The kernel prints hexadecimal words of 64 bits,
+// the most significant word first, and leaves out leading words that are zero.
+func hasKey(bitmap string, code int) bool {
+	words := strings.Fields(bitmap)
+	i := len(words) - 1 - code/64
+	if i < 0 { // The word was left out: it is zero.
 		return false
 	}
-	bits, _ := strconv.ParseUint(words[i], 16, 64) // The kernel prints nothing else.
-	return bits>>(keyPower%64)&1 == 1
+	bits, _ := strconv.ParseUint(words[i], 16, 64) // The kernel prints only such words.
+	return bits>>(code%64)&1 == 1
 }
 
-// listen starts to read a device in a goroutine of reading, unless that is done already. It returns false if the device cannot be opened.
+// listen starts to read a device in a goroutine of reading, unless the device is being read already. It returns false if the device cannot be
+// opened.
 func (k *Keys) listen(name string, reading *sync.WaitGroup) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -132,21 +140,21 @@ const (
 	keyDown   = 1
 )
 
-// follow reads a device and reports each press to Pressed, until the device is removed or closed.
+// follow reads a device and calls Pressed for each press, until the device is removed or closed.
 func (k *Keys) follow(name string, device *os.File) {
 	e := make([]byte, eventSize)
 	for {
 		if _, err := io.ReadFull(device, e); err != nil {
 			break // The device was removed, or close has closed it.
 		}
-		kind, code := binary.NativeEndian.Uint16(e[16:]), binary.NativeEndian.Uint16(e[18:])
-		if kind == typeKey && code == keyPower && binary.NativeEndian.Uint32(e[20:]) == keyDown {
+		kind, code, value := binary.NativeEndian.Uint16(e[16:]), binary.NativeEndian.Uint16(e[18:]), binary.NativeEndian.Uint32(e[20:])
+		if isPress := kind == typeKey && value == keyDown; isPress && code == keyPower {
 			k.Pressed(time.Now())
 		}
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.open[name] == device { // The device was removed. Otherwise close has closed it.
+	if k.open[name] == device { // The device was removed, and close has not closed it.
 		delete(k.open, name)
 		_ = device.Close()
 	}
