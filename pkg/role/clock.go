@@ -14,31 +14,31 @@ import (
 type Clock struct {
 	mu    sync.Mutex
 	ahead time.Duration // how far AWS's clock is ahead of the machine's
-	last  time.Duration // the same, by the last answer alone
+	last  time.Duration // how far AWS's clock was ahead by the last answer alone
 }
 
 // Now returns the time by AWS's clock, to about a second.
 func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return time.Now().Round(0).Add(c.ahead)
+	return time.Now().Round(0).Add(c.ahead) // Round drops the monotonic reading: the time is for comparison with AWS's times.
 }
 
-// agreement is how much two answers may differ: the header has whole seconds, and an answer takes a while.
+// agreement is how much two answers that agree may differ: the header has whole seconds, and an answer takes a while.
 const agreement = 3 * time.Second
 
-// set sets the clock by the date of an answer that has just come, if the answer before it agrees.
+// set sets the clock by the date of an answer that has just arrived, if the last answer agrees with this one.
 func (c *Clock) set(date time.Time) {
-	ahead := date.Add(time.Second / 2).Sub(time.Now().Round(0))
+	ahead := date.Add(time.Second / 2).Sub(time.Now().Round(0)) // The date is cut to whole seconds: half a second is the mean of what is lost.
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if (ahead - c.last).Abs() <= agreement { // One answer alone may have been delayed.
+	if (ahead - c.last).Abs() <= agreement { // One answer alone may have been delayed, and does not count.
 		c.ahead = ahead
 	}
 	c.last = ahead
 }
 
-// Watch wraps an HTTP client for the SDK. The Date headers of the answers that the client gets set the clock.
+// Watch returns a client for the SDK that sends requests through client. The Date headers of the answers set the clock.
 func (c *Clock) Watch(client aws.HTTPClient) aws.HTTPClient { return watched{client, c} }
 
 // watched is the client that Watch returns.

@@ -9,19 +9,22 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 )
 
-// endpointVariable holds a base URL for all services, and with "_EC2" or another name of a service that of this one.
+// endpointVariable is the environment variable with the base URL of all services. With "_EC2" or the name of another service at its end, it is
+// the variable for that service alone.
 const endpointVariable = "AWS_ENDPOINT_URL"
 
-// environment is what the environment says of endpoints, as
-// https://docs.aws.amazon.com/sdkref/latest/guide/environment-variables.html describes it. Clients of the SDK look
-// it up among their ConfigSources. The SDK has one of its own, config.EnvConfig, whose package also imports the clients
-// of three services for signing in, which nth never uses: megabytes of program, and hundreds of kilobytes at each start.
+// environment has the settings of endpoints in the environment variables that
+// https://docs.aws.amazon.com/sdkref/latest/guide/environment-variables.html describes. It is one of the ConfigSources in which clients of the SDK
+// look up settings.
+//
+// The SDK has a type for the same, config.EnvConfig. But its package imports the clients of three services for signing in, which nth never uses:
+// megabytes of program, and hundreds of kilobytes of memory at each start.
 type environment struct {
 	fips      aws.FIPSEndpointState
 	dualStack aws.DualStackEndpointState
 }
 
-// readEnvironment reads the variables that are true or false. The error names one that is neither.
+// readEnvironment reads the environment variables that are true or false. The error names a variable that is neither.
 func readEnvironment() (environment, error) {
 	fips, err := variable("AWS_USE_FIPS_ENDPOINT", aws.FIPSEndpointStateUnset, aws.FIPSEndpointStateDisabled, aws.FIPSEndpointStateEnabled)
 	if err != nil {
@@ -32,8 +35,8 @@ func readEnvironment() (environment, error) {
 	return environment{fips: fips, dualStack: dualStack}, err
 }
 
-// variable returns the value that stands for the setting of an environment variable: no for "false", yes for "true", unset if it is empty or
-// not set. Any other setting is an error.
+// variable reads an environment variable that is "true", "false" or empty. It returns yes for "true", no for "false", and unset if the variable is
+// empty or not set. Any other setting is an error.
 func variable[T any](name string, unset, no, yes T) (T, error) {
 	switch value := os.Getenv(name); strings.ToLower(value) {
 	case "":
@@ -54,13 +57,12 @@ func (environment) GetServiceBaseEndpoint(_ context.Context, sdkID string) (endp
 	return endpoint, endpoint != "", nil
 }
 
-// GetUseFIPSEndpoint returns whether FIPS endpoints are configured; found is false if the variable is not set. Clients of the SDK call it.
+// GetUseFIPSEndpoint returns whether to use FIPS endpoints; found is false if the variable is not set. Clients of the SDK call it.
 func (e environment) GetUseFIPSEndpoint(context.Context) (state aws.FIPSEndpointState, found bool, err error) {
 	return e.fips, e.fips != aws.FIPSEndpointStateUnset, nil
 }
 
-// GetUseDualStackEndpoint returns whether dual-stack endpoints are configured; found is false if the variable is not set. Clients of the SDK
-// call it.
+// GetUseDualStackEndpoint returns whether to use dual-stack endpoints; found is false if the variable is not set. Clients of the SDK call it.
 func (e environment) GetUseDualStackEndpoint(context.Context) (state aws.DualStackEndpointState, found bool, err error) {
 	return e.dualStack, e.dualStack != aws.DualStackEndpointStateUnset, nil
 }
