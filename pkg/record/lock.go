@@ -14,33 +14,36 @@ type RunningError struct{ PID int }
 
 func (e RunningError) Error() string { return fmt.Sprintf("nth already runs (pid %d)", e.PID) }
 
-// Lock makes this process the only daemon with the runtime directory dir, until the process ends or closes the lock. The error is a RunningError
-// if another process has the lock. The kernel releases the lock of a process that is killed.
+// Lock makes this process the only daemon with the runtime directory dir, until the process ends or the caller closes the lock. The error wraps a
+// RunningError if another process has the lock. The kernel releases the lock of a process that is killed.
 func Lock(dir string) (io.Closer, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("creating the runtime directory: %w", err)
 	}
 	file, err := os.OpenFile(lockPath(dir), os.O_RDWR|os.O_CREATE, 0o644)
 	if err == nil {
-		if err = unix.FcntlFlock(file.Fd(), unix.F_SETLK, wholeFile()); err == nil {
+		err = unix.FcntlFlock(file.Fd(), unix.F_SETLK, wholeFile())
+		if err == nil {
 			return file, nil
 		}
 		_ = file.Close() // Nothing was written.
 	}
+	// Another user's daemon also explains why the file cannot be opened.
 	if pid := Holder(dir); pid != 0 {
 		err = RunningError{pid}
 	}
 	return nil, fmt.Errorf("locking %s: %w", dir, err)
 }
 
-// Holder returns the process that has the lock of the runtime directory dir; 0 if none has, this process has, or it is not known.
+// Holder returns the ID of the process that has the lock of the runtime directory dir. It returns 0 if no other process has the lock, or if the lock
+// cannot be read.
 func Holder(dir string) int {
 	file, err := os.Open(lockPath(dir))
 	if err != nil {
 		return 0
 	}
-	defer func() { _ = file.Close() }() // It was only read.
-	lock := wholeFile()
+	defer func() { _ = file.Close() }() // Nothing was written.
+	lock := wholeFile()                 // The kernel replaces it with the lock that is in the way, or sets Type to F_UNLCK if there is none.
 	if err := unix.FcntlFlock(file.Fd(), unix.F_GETLK, lock); err != nil || lock.Type == unix.F_UNLCK {
 		return 0
 	}

@@ -22,7 +22,7 @@ func ReadStatus(dir string) (state.Status, error) {
 // status is the content of the file.
 type status struct{ state.Status }
 
-// valid refuses a status of another version.
+// valid returns an error for a status that another version of nth has written.
 func (s status) valid() error {
 	if s.Version != state.StatusVersion {
 		return fmt.Errorf("the file has version %d, this nth reads version %d", s.Version, state.StatusVersion)
@@ -30,50 +30,51 @@ func (s status) valid() error {
 	return nil
 }
 
+// statusFile returns the file of the status in a runtime directory.
 func statusFile(dir string) file { return file{dir: dir, name: "status.json", public: true} }
 
-// WriteStatus writes a status into the runtime directory dir. After an error there is none: a reader would take the old one for the present one.
+// WriteStatus writes a status into the runtime directory dir. After an error no status is left, as a reader would take the old status for the present
+// one.
 func WriteStatus(dir string, s state.Status) error {
 	f := statusFile(dir)
 	if err := f.write(s); err != nil {
-		_ = os.Remove(f.path()) // This works even on a full disk.
+		_ = os.Remove(f.path()) // This works even on a full disk. The caller gets the error of the write.
 		return fmt.Errorf("writing the status: %w", err)
 	}
 	return nil
 }
 
 // StatusFile shows the daemon's status in the file status.json in the runtime directory, which anybody may read. Unlike the
-// record it need not survive a power cut.
+// record, the status need not survive a power cut.
 type StatusFile struct {
 	dir     string
 	trouble func(error) // see NewStatusFile
-	// writing is held during a write, and guards failed: the last write has failed.
-	writing sync.Mutex
-	failed  bool
+	writing sync.Mutex  // held during a write; guards failed
+	failed  bool        // the last write has failed
 }
 
-// NewStatusFile returns a status file in the runtime directory dir. It calls trouble with the first of several errors in a row.
+// NewStatusFile returns a status file in the runtime directory dir. The status file calls trouble with the first of several errors in a row.
 func NewStatusFile(dir string, trouble func(error)) *StatusFile {
 	return &StatusFile{dir: dir, trouble: trouble}
 }
 
-// Show writes a status in the background. It skips one that comes while another is being written, as the next comes soon. But it waits until the
-// status of a process that has stopped is written. Nothing that the status refers to may change afterwards.
-func (b *StatusFile) Show(s state.Status) {
+// Show writes a status in the background. A status that comes during a write is skipped, as the next status comes soon. The last status, of a process
+// that has stopped, is never skipped: Show returns when it is written. Nothing that the status refers to may change after the call.
+func (f *StatusFile) Show(s state.Status) {
 	if !s.Stopped.IsZero() {
-		b.writing.Lock()
-		b.write(s)
-	} else if b.writing.TryLock() {
-		go b.write(s)
+		f.writing.Lock()
+		f.writeAndUnlock(s)
+	} else if f.writing.TryLock() {
+		go f.writeAndUnlock(s)
 	}
 }
 
-// write writes a status, and releases b.writing.
-func (b *StatusFile) write(s state.Status) {
-	defer b.writing.Unlock()
-	err := WriteStatus(b.dir, s)
-	if err != nil && !b.failed {
-		b.trouble(err)
+// writeAndUnlock writes a status, reports the first of several errors in a row, and unlocks f.writing, which the caller has locked.
+func (f *StatusFile) writeAndUnlock(s state.Status) {
+	defer f.writing.Unlock()
+	err := WriteStatus(f.dir, s)
+	if err != nil && !f.failed {
+		f.trouble(err)
 	}
-	b.failed = err != nil
+	f.failed = err != nil
 }

@@ -15,39 +15,42 @@ import (
 )
 
 const (
-	// version is the version of the record's format. It grows with changes that an older nth would misunderstand, not with new
-	// fields, which it ignores.
+	// version is the version of the record's format. It grows with changes that an older nth would misunderstand. A new field is no such change,
+	// as an older nth ignores the field.
 	version = 1
-	// maxClosed is how many closed entries are kept. They are forgotten by number, not by age: a rebalance recommendation can stay announced for
-	// months after its entry was closed, and must not be announced again.
+	// maxClosed is how many closed entries are kept. Age does not matter: EC2 can list a rebalance recommendation for months after its entry was
+	// closed. Without the entry, nth would report the recommendation as new.
 	maxClosed = 256
 )
+
+// recordFile returns the file of the record in a state directory.
+func recordFile(dir string) file { return file{dir: dir, name: "record.json"} }
 
 // Store has the entries, in memory and, a moment later, on disk. Its methods may be called from several goroutines, and only
 // Open and Flush wait for the disk; the file belongs to one process.
 type Store struct {
 	// save replaces the content of the file.
 	save   func(content any) error
-	bootID string
+	bootID string    // the present boot
 	booted time.Time // see Booted
 
-	mu sync.Mutex
+	mu sync.Mutex // guards what follows
 	// entries are sorted by FirstSeen and ID. Entries are replaced as a whole, so that a copy of the slice can be encoded without mu.
 	entries []state.Entry
 	// inService is the boot in which the machine was last known to be in service in its Auto Scaling group; empty if never.
 	inService string
-	// unwritten are called with the result of the next write, one for each Put that it includes.
+	// unwritten has the callback of each Put that the next write includes. The writer calls them with the result of that write.
 	unwritten []func(error)
-	// idle is closed when everything is written; nil while there is no writer.
+	// idle is closed when the writer has written everything and ends; nil while there is no writer.
 	idle chan struct{}
 	// failed is why the last write failed; nil if it succeeded.
 	failed error
 }
 
-// Open reads the record in dir. bootID is the ID of the present boot, and booted when that began, by the wall clock as it is set now. If the record
-// is of this boot, its own time of the boot counts instead, as Now must not jump. Open creates a missing directory, for its owner alone.
+// Open reads the record in dir, and creates a missing directory, for its owner alone. bootID is the ID of the present boot. booted is when this boot
+// began, by the wall clock as it is set now. It does not count if an earlier process of this boot has recorded that time, as Now must not jump.
 //
-// The Store always works. The warning is for the operator. It says that the file cannot be read, and the next write replaces it; or that the
+// The Store always works. The warning, nil if all is well, is for the operator: the file cannot be read, so that the next write replaces it, or the
 // directory cannot be used.
 func Open(dir, bootID string, booted time.Time) (store *Store, warning error) {
 	f := recordFile(dir)
@@ -58,7 +61,7 @@ func Open(dir, bootID string, booted time.Time) (store *Store, warning error) {
 	var content recordContent
 	err := f.read(&content)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist): // nth has not run on this machine before.
 		return s, nil
 	case err != nil:
 		return s, fmt.Errorf("reading the record %s: %w; nth starts with an empty one", f.path(), err)
@@ -71,15 +74,14 @@ func Open(dir, bootID string, booted time.Time) (store *Store, warning error) {
 	return s, nil
 }
 
-// Now is the time by the clock of this boot: what the wall clock said when the boot's first process opened the record, and
-// Uptime from there on. Nobody can set it, it continues while the machine sleeps, and the next process continues with it. All
-// times in entries are read from it.
+// Now returns the time by the clock of this boot. The wall clock sets this clock when the boot's first process opens the record; from that moment
+// on it advances with Uptime. Nobody can set it, and the next process continues with it. All times in entries are by this clock.
 func (s *Store) Now() time.Time { return s.booted.Add(Uptime()) }
 
 // Booted returns when this boot began, by the clock of this boot.
 func (s *Store) Booted() time.Time { return s.booted }
 
-// InMemory returns an empty record that is not written to disk, for a rehearsal.
+// InMemory returns an empty record that is never written to disk, for a rehearsal (cmd/nth/rehearse.go).
 func InMemory(bootID string, booted time.Time) *Store {
 	return &Store{save: func(any) error { return nil }, bootID: bootID, booted: booted.Round(0)}
 }
@@ -96,10 +98,10 @@ func (s *Store) SetInService() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.inService = s.bootID
-	s.startWriter(func(error) {}) // A disk that fails does so for entries, too, and that is reported.
+	s.startWriter(func(error) {}) // The error is dropped: the next Put reports a disk that fails.
 }
 
-// startWriter starts the writer unless that is running. The writer calls written with the result of its next write. s.mu is held.
+// startWriter has everything written, and then written called with the result. It starts the writer if none is running. s.mu is held.
 func (s *Store) startWriter(written func(error)) {
 	s.unwritten = append(s.unwritten, written)
 	if s.idle == nil {
@@ -108,8 +110,6 @@ func (s *Store) startWriter(written func(error)) {
 	}
 }
 
-func recordFile(dir string) file { return file{dir: dir, name: "record.json"} }
-
 // Entries returns all entries, the one that was seen first at the front.
 func (s *Store) Entries() []state.Entry {
 	s.mu.Lock()
@@ -117,9 +117,9 @@ func (s *Store) Entries() []state.Entry {
 	return slices.Clone(s.entries)
 }
 
-// Put adds entries, all in one step. Each replaces an older one of the same event. They are in memory when Put returns, and are written in the
-// background. The writer calls written, which must not block, with nil when all entries are on disk, or else with the error. After a failed write
-// the next one writes all again.
+// Put adds entries, all in one step. Each replaces the older entry of the same event. The entries are in memory when Put returns, and are written in
+// the background. The writer calls written, which must not block, with nil when all entries are on disk, or else with the error. After a failed
+// write, the next Put writes all entries again.
 func (s *Store) Put(written func(error), entries ...state.Entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,8 +146,8 @@ func (s *Store) Flush(ctx context.Context) error {
 	return s.failed
 }
 
-// write writes until nothing is left to be written. There is one writer at a time, so that older content never replaces newer
-// content. While a slow disk is busy, several Puts become one write.
+// write is the writer: it writes until nothing is left to be written. Only one writer runs at a time, so that older content never replaces newer
+// content. What is put during a write on a slow disk goes into the next write together. write holds s.mu except while it saves and calls back.
 func (s *Store) write() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,7 +172,7 @@ func (s *Store) write() {
 	s.idle = nil
 }
 
-// replace inserts entries where they belong, and drops older ones of the same events. s.mu is held, except by Open.
+// replace adds entries, drops the older entries of the same events, and sorts. s.mu is held, except by Open, which has the Store to itself.
 func (s *Store) replace(entries []state.Entry) {
 	for _, e := range entries {
 		s.drop(e.Event.ID)
@@ -188,7 +188,7 @@ func (s *Store) drop(id string) {
 	s.entries = slices.DeleteFunc(s.entries, func(e state.Entry) bool { return e.Event.ID == id })
 }
 
-// forget drops the closed entries beyond maxClosed that changed longest ago. s.mu is held.
+// forget drops closed entries until maxClosed are left, beginning with those that changed longest ago. s.mu is held.
 func (s *Store) forget() {
 	closed := slices.DeleteFunc(slices.Clone(s.entries), func(e state.Entry) bool { return e.Phase != state.Closed })
 	slices.SortStableFunc(closed, func(a, b state.Entry) int { return a.Changed.Compare(b.Changed) })
@@ -209,7 +209,7 @@ type recordContent struct {
 	Entries   []state.Entry `json:"entries"`
 }
 
-// valid rejects the whole file for one bad entry: nth did not write it then.
+// valid returns why the content was not written by this version of nth; nil if it was. One bad entry rejects the whole file.
 func (c recordContent) valid() error {
 	if c.Version != version {
 		return fmt.Errorf("the file has version %d, this nth reads version %d", c.Version, version)
