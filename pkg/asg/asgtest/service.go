@@ -7,8 +7,9 @@
 //	aws.AddInstance("workers", "i-0123")
 //	aws.Terminate("i-0123") // it is Terminating:Wait now
 //
-// A Service is an http.Handler; a Server gives it a port. Hooks time out as they do at AWS: by the clock, as seen by the next who
-// asks. How calls are kept, and how requests are made to fail, is in pkg/internal/querytest. Everything works on the clock of testing/synctest.
+// A Service is an http.Handler; a Server is a Service with a port. Hooks time out as they do at AWS: each request, and each method that returns
+// something, first ends the actions whose time is over. pkg/internal/querytest records calls and makes requests fail. Everything works on the
+// clock of testing/synctest.
 package asgtest
 
 import (
@@ -38,25 +39,25 @@ type Hook struct {
 	Transition string
 	// HeartbeatTimeout is an hour by default.
 	HeartbeatTimeout time.Duration
-	// GlobalTimeout is the longest wait in all: a hundred times HeartbeatTimeout by default, and 48 hours at most. AWS lets
-	// nobody set it; a test may be too short for a hundred heartbeats.
+	// GlobalTimeout is the longest wait, whatever the heartbeats. The default is AWS's rule: a hundred times HeartbeatTimeout, 48 hours at most.
+	// At AWS it cannot be set; a test may be too short for a hundred heartbeats.
 	GlobalTimeout time.Duration
 	// DefaultResult is what happens when the hook times out: "ABANDON" by default.
 	DefaultResult string
-	// NotificationTarget is the ARN of the queue or topic that is notified; none by default.
+	// NotificationTarget is the ARN of the queue or topic that the hook notifies; none by default.
 	NotificationTarget string
 }
 
-// Action is what became of one hook of one instance.
+// Action is a lifecycle action: one hook's wait for one instance.
 type Action struct {
 	Hook string
-	// Token is what messages name it by: "token-" with the instance's ID, and "-2" after that for its second action, and so on.
+	// Token is the action's ID in messages: "token-" with the instance's ID, with "-2" at the end for the instance's second action, and so on.
 	Token string
-	// Began is when the waiting began, and Until when it times out.
+	// Began is when the wait began, and Until when it times out.
 	Began, Until time.Time
-	// Heartbeats are the times of those that were accepted.
+	// Heartbeats are the times of the heartbeats that were accepted.
 	Heartbeats []time.Time
-	// Result is CONTINUE or ABANDON once it has ended, and Ended when. TimedOut tells that nobody said so.
+	// Result is CONTINUE or ABANDON once the action has ended, and "" before. Ended is when. TimedOut is set if no request has ended the action.
 	Result   string
 	Ended    time.Time
 	TimedOut bool
@@ -82,7 +83,7 @@ func NewServer() *Server {
 	return &Server{s, querytest.Listen(s)}
 }
 
-// Fault is how requests are broken.
+// Fault says which requests fail, and how.
 type Fault = querytest.Fault
 
 // Service is Auto Scaling in one region. Make one with New.
@@ -99,7 +100,7 @@ func New() *Service {
 	return &Service{groups: map[string][]Hook{}, instances: map[string]*instance{}}
 }
 
-// AddGroup adds a group with its hooks, or replaces the hooks of one that is there.
+// AddGroup adds a group with its hooks, or replaces the hooks of an existing group.
 func (s *Service) AddGroup(name string, hooks ...Hook) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,20 +120,20 @@ func (s *Service) AddInstance(group, id string) {
 	s.instances[id] = &instance{group: group, state: "InService"}
 }
 
-// Terminate ends an instance: it waits for its group's hooks or, without any, proceeds.
+// Terminate begins the termination of an instance: the instance waits for its group's hooks, or proceeds at once if the group has none.
 func (s *Service) Terminate(id string) {
 	s.SetState(id, "Terminating:Wait")
 }
 
-// waits are the states of waiting, and which hooks an instance waits for in them. One that comes back to the warm pool from service waits for
-// those of terminations ("Warm pool example events" in the user guide).
+// waits are the states in which an instance waits, each with the transition of the hooks that it waits for. An instance that returns from service
+// to the warm pool waits for the hooks for terminations ("Warm pool example events" in AWS's user guide).
 var waits = map[string]string{
 	"Terminating:Wait": Terminating, "Warmed:Terminating:Wait": Terminating, "Warmed:Pending:Wait": Terminating,
 	"ReplacingRootVolume:Wait": Terminating, "Pending:Wait": Launching,
 }
 
-// SetState puts an instance into a state, such as "Terminating" or "Warmed:Terminating:Wait". In a state of waiting, the
-// actions of its group's hooks begin; without such hooks it proceeds at once.
+// SetState puts an instance into a state, such as "Terminating" or "Warmed:Terminating:Wait". If the state is one of waits, an action begins for
+// each of the group's hooks for this transition. Without such hooks, the instance proceeds at once.
 func (s *Service) SetState(id, state string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,8 +146,8 @@ func (s *Service) SetState(id, state string) {
 	for _, h := range s.groups[i.group] {
 		if h.Transition == waits[state] {
 			token := "token-" + id
-			if before := len(i.actions); before > 0 {
-				token += "-" + strconv.Itoa(before+1)
+			if earlier := len(i.actions); earlier > 0 {
+				token += "-" + strconv.Itoa(earlier+1)
 			}
 			i.actions = append(i.actions, &Action{Hook: h.Name, Token: token, Began: now, Until: now.Add(h.HeartbeatTimeout), hook: h})
 		}
@@ -162,21 +163,21 @@ func (s *Service) State(id string) string {
 	return s.mustHave(id).state
 }
 
-// Actions returns what became of the hooks of an instance, those first that began first.
+// Actions returns copies of an instance's lifecycle actions, in the sequence in which they began.
 func (s *Service) Actions(id string) []Action {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expire()
 	var actions []Action
 	for _, a := range s.mustHave(id).actions {
-		c := *a
-		c.Heartbeats = slices.Clone(a.Heartbeats)
-		actions = append(actions, c)
+		clone := *a
+		clone.Heartbeats = slices.Clone(a.Heartbeats)
+		actions = append(actions, clone)
 	}
 	return actions
 }
 
-// mustHave returns an instance. A test that names one that is not there is wrong.
+// mustHave returns an instance. It panics if the instance does not exist: the test is wrong. s.mu is held.
 func (s *Service) mustHave(id string) *instance {
 	i, found := s.instances[id]
 	if !found {
@@ -185,7 +186,7 @@ func (s *Service) mustHave(id string) *instance {
 	return i
 }
 
-// expire ends what has timed out.
+// expire ends the actions that have timed out. s.mu is held.
 func (s *Service) expire() {
 	now := time.Now()
 	for _, i := range s.instances {
@@ -199,7 +200,7 @@ func (s *Service) expire() {
 	}
 }
 
-// end ends an action. To abandon one ends them all.
+// end ends an action of the instance. If the result is ABANDON, that ends the instance's other actions, too.
 func (i *instance) end(a *Action, result string, at time.Time) {
 	a.Result, a.Ended = result, at
 	if result != "ABANDON" {
@@ -212,19 +213,17 @@ func (i *instance) end(a *Action, result string, at time.Time) {
 	}
 }
 
-// proceed lets an instance proceed that waits for nothing more.
+// proceed moves an instance from its ":Wait" to its ":Proceed" state, if all its actions have ended.
 func (i *instance) proceed() {
 	if slices.ContainsFunc(i.actions, func(a *Action) bool { return a.Result == "" }) {
 		return
 	}
-	before, waiting := strings.CutSuffix(i.state, ":Wait")
-	if !waiting || waits[i.state] == "" {
-		return
+	if waits[i.state] != "" {
+		i.state = strings.TrimSuffix(i.state, ":Wait") + ":Proceed"
 	}
-	i.state = before + ":Proceed"
 }
 
-// invalid is the answer to a request that is wrong.
+// invalid returns Auto Scaling's answer to an invalid request.
 func invalid(format string, args ...any) *querytest.Failure {
 	return querytest.Invalid("ValidationError", format, args...)
 }
@@ -234,7 +233,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.Serve(w, r, querytest.Query, s.perform)
 }
 
-// perform does what is asked for.
+// perform performs a request. Both results are nil if the service does not have the action.
 func (s *Service) perform(action string, v url.Values) (any, *querytest.Failure) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -252,6 +251,7 @@ func (s *Service) perform(action string, v url.Values) (any, *querytest.Failure)
 	return nil, nil
 }
 
+// describeInstance answers a request for one instance. An unknown instance is an empty list.
 func (s *Service) describeInstance(id string) (any, *querytest.Failure) {
 	type member struct {
 		InstanceID           string `xml:"InstanceId"`
@@ -267,6 +267,7 @@ func (s *Service) describeInstance(id string) (any, *querytest.Failure) {
 	return found, nil
 }
 
+// describeHooks answers a request for the hooks of a group.
 func (s *Service) describeHooks(group string) (any, *querytest.Failure) {
 	hooks, known := s.groups[group]
 	if !known {
@@ -286,7 +287,7 @@ func (s *Service) describeHooks(group string) (any, *querytest.Failure) {
 	return found, nil
 }
 
-// action finds the lifecycle action that a request is about.
+// action finds the lifecycle action that a request is about. The Failure says that no such action waits.
 func (s *Service) action(v url.Values) (*instance, *Action, *querytest.Failure) {
 	group, hook, id := v.Get("AutoScalingGroupName"), v.Get("LifecycleHookName"), v.Get("InstanceId")
 	if !slices.ContainsFunc(s.groups[group], func(h Hook) bool { return h.Name == hook }) {
@@ -294,7 +295,9 @@ func (s *Service) action(v url.Values) (*instance, *Action, *querytest.Failure) 
 	}
 	if i, known := s.instances[id]; known && i.group == group {
 		for _, a := range i.actions {
-			if a.Hook == hook && a.Result == "" && (!v.Has("LifecycleActionToken") || v.Get("LifecycleActionToken") == a.Token) {
+			open := a.Result == ""
+			tokenFits := !v.Has("LifecycleActionToken") || v.Get("LifecycleActionToken") == a.Token
+			if a.Hook == hook && open && tokenFits {
 				return i, a, nil
 			}
 		}
@@ -302,6 +305,7 @@ func (s *Service) action(v url.Values) (*instance, *Action, *querytest.Failure) 
 	return nil, nil, invalid("No active Lifecycle Action found with instance ID %s", id)
 }
 
+// heartbeat answers a heartbeat: the action waits for another timeout of its hook, but not beyond the hook's GlobalTimeout.
 func (s *Service) heartbeat(v url.Values) (any, *querytest.Failure) {
 	_, a, problem := s.action(v)
 	if problem != nil {
@@ -316,6 +320,7 @@ func (s *Service) heartbeat(v url.Values) (any, *querytest.Failure) {
 	return struct{}{}, nil
 }
 
+// complete answers a request to complete an action.
 func (s *Service) complete(v url.Values) (any, *querytest.Failure) {
 	result := v.Get("LifecycleActionResult")
 	if result != "CONTINUE" && result != "ABANDON" {

@@ -1,5 +1,5 @@
-// Package ec2test is an EC2 for tests: it describes instances and their status by one filter. Calls are recorded, and requests can be made to
-// fail or be refused (pkg/internal/querytest).
+// Package ec2test simulates EC2 for tests: it describes instances and their status, by one filter. pkg/internal/querytest records calls, and makes
+// requests fail or be refused.
 package ec2test
 
 import (
@@ -27,11 +27,11 @@ type Service struct {
 
 	mu        sync.Mutex
 	instances []Instance
-	statuses  map[string]*status
-	page      int
+	statuses  map[string]*status // by the instance's ID
+	page      int                // the most instances in an answer; 0 is no limit
 }
 
-// Add adds instances, or replaces those of the same IDs.
+// Add adds instances. It replaces instances of the same IDs.
 func (s *Service) Add(instances ...Instance) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -40,7 +40,7 @@ func (s *Service) Add(instances ...Instance) {
 	}
 }
 
-// Enter changes the state of an instance. One that begins to run is launched now.
+// Enter changes the state of an instance. If the state is "running", the instance is launched now.
 func (s *Service) Enter(id, state string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +72,7 @@ func (s *Service) Asked() (asked [][]string) {
 	return asked
 }
 
-// filter returns the filter of a request and its values.
+// filter returns the name and the values of a request's first filter; "" and none if the request has no filter.
 func filter(form url.Values) (by string, values []string) {
 	for i := 1; form.Has("Filter.1.Value." + strconv.Itoa(i)); i++ {
 		values = append(values, form.Get("Filter.1.Value."+strconv.Itoa(i)))
@@ -85,6 +85,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.Serve(w, r, querytest.EC2, s.perform)
 }
 
+// perform performs a request. Both results are nil if the service does not have the action.
 func (s *Service) perform(action string, form url.Values) (any, *querytest.Failure) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,9 +100,9 @@ func (s *Service) perform(action string, form url.Values) (any, *querytest.Failu
 	return nil, nil
 }
 
-// page returns the part of a list that a request asks for, and the token of the next one.
+// page returns the page of a list that a request asks for, and the token of the next page; "" after the last. s.mu is held.
 func page[T any](s *Service, all []T, form url.Values) (some []T, next string) {
-	from, _ := strconv.Atoi(form.Get("NextToken")) // none for the first page
+	from, _ := strconv.Atoi(form.Get("NextToken")) // A request for the first page has no token.
 	to := len(all)
 	if s.page > 0 && from+s.page < to {
 		to = from + s.page
@@ -110,7 +111,7 @@ func page[T any](s *Service, all []T, form url.Values) (some []T, next string) {
 	return all[from:to], next
 }
 
-// filtered is the value that a filter compares.
+// filtered returns the value of the instance that a filter compares.
 func (i Instance) filtered(by string) string {
 	if key, tagged := strings.CutPrefix(by, "tag:"); tagged {
 		return i.Tags[key]
@@ -124,6 +125,7 @@ func (i Instance) filtered(by string) string {
 	return i.ID
 }
 
+// describe describes the instances that a request's filter matches, or all without a filter. s.mu is held.
 func (s *Service) describe(form url.Values) any {
 	type tag struct {
 		Key   string `xml:"key"`
@@ -162,12 +164,13 @@ type Planned struct {
 	NotBefore, NotAfter   time.Time
 }
 
+// status is the status of an instance.
 type status struct {
 	planned          []Planned
-	instance, system time.Time // since when the check fails; zero if it passes
+	instance, system time.Time // since when the instance's and the system's check fail; zero if the check passes
 }
 
-// statusOf returns the status of an instance, which the caller may change. s.mu is held.
+// statusOf returns the status of an instance. The caller may change the status. s.mu is held.
 func (s *Service) statusOf(id string) *status {
 	if s.statuses == nil {
 		s.statuses = map[string]*status{}
@@ -189,10 +192,11 @@ func (s *Service) Schedule(id string, planned ...Planned) {
 func (s *Service) Impair(id string, instance, system time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	is := s.statusOf(id)
-	is.instance, is.system = instance, system
+	changed := s.statusOf(id)
+	changed.instance, changed.system = instance, system
 }
 
+// plannedItem, check and statusItem are parts of an answer, as EC2 has them.
 type plannedItem struct {
 	ID          string `xml:"instanceEventId"`
 	Code        string `xml:"code"`
@@ -213,7 +217,7 @@ type statusItem struct {
 	Instance check         `xml:"instanceStatus"`
 }
 
-// inEC2 formats a time as EC2 does.
+// inEC2 formats a time as EC2 does. The zero time is empty.
 func inEC2(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -221,6 +225,7 @@ func inEC2(t time.Time) string {
 	return t.UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
+// checkOf describes a check that fails since a time; it passes if the time is zero.
 func checkOf(since time.Time) check {
 	if since.IsZero() {
 		return check{"ok", ""}
@@ -228,6 +233,7 @@ func checkOf(since time.Time) check {
 	return check{"impaired", inEC2(since)}
 }
 
+// has reports whether a filter matches the status.
 func (i statusItem) has(by string, values []string) bool {
 	switch by {
 	case "event.code":
@@ -240,17 +246,19 @@ func (i statusItem) has(by string, values []string) bool {
 	return false
 }
 
-// describeStatus describes instances by a filter. As in EC2, without IncludeAllInstances only those that run are described. s.mu is held.
+// describeStatus describes the status of the instances that a request's filter matches. As in EC2, only instances that run are described, unless
+// the request has IncludeAllInstances. s.mu is held.
 func (s *Service) describeStatus(form url.Values) any {
 	by, values := filter(form)
 	var all []statusItem
 	for _, i := range s.instances {
-		is := s.statusOf(i.ID)
-		one := statusItem{ID: i.ID, System: checkOf(is.system), Instance: checkOf(is.instance)}
-		for _, p := range is.planned {
+		current := s.statusOf(i.ID)
+		one := statusItem{ID: i.ID, System: checkOf(current.system), Instance: checkOf(current.instance)}
+		for _, p := range current.planned {
 			one.Planned = append(one.Planned, plannedItem{p.ID, p.Code, p.Description, inEC2(p.NotBefore), inEC2(p.NotAfter)})
 		}
-		if one.has(by, values) && (i.State == "running" || form.Get("IncludeAllInstances") == "true") {
+		included := i.State == "running" || form.Get("IncludeAllInstances") == "true"
+		if included && one.has(by, values) {
 			all = append(all, one)
 		}
 	}

@@ -17,7 +17,7 @@ const (
 	lifecyclePath = "meta-data/autoscaling/target-lifecycle-state"
 )
 
-// SetRebalance announces a rebalance recommendation, given at noticeTime.
+// SetRebalance announces a rebalance recommendation with this time.
 func (s *Server) SetRebalance(noticeTime time.Time) {
 	s.Set(rebalancePath, fmt.Sprintf(`{"noticeTime": %q}`, standin.Timestamp(noticeTime)))
 }
@@ -29,7 +29,7 @@ func (s *Server) ClearRebalance() { s.Unset(rebalancePath) }
 // "Terminated". The document is absent until it is first set.
 func (s *Server) SetLifecycleState(state string) { s.Set(lifecyclePath, state) }
 
-// ClearLifecycleState makes the instance one without a target lifecycle state, as outside of an Auto Scaling group.
+// ClearLifecycleState removes the target lifecycle state, as outside of an Auto Scaling group.
 func (s *Server) ClearLifecycleState() { s.Unset(lifecyclePath) }
 
 const (
@@ -44,37 +44,35 @@ type MaintenanceEvent struct {
 	// Code is instance-reboot, system-reboot, system-maintenance, instance-retirement or instance-stop on EC2. Any
 	// text is served.
 	Code string
-	// Description is EC2's sentence for the Code and State unless given.
+	// Description is by default EC2's sentence for the Code and State.
 	Description string
-	// EventId is derived from Code and NotBefore unless given, so the same event keeps its identity.
+	// EventId is by default made from Code and NotBefore, so that the same event keeps its ID.
 	EventId string //nolint:revive,staticcheck // EC2 spells it so
-	// State is active unless given; EC2 also knows canceled and completed.
+	// State is active by default. EC2's others are canceled and completed.
 	State string
 }
 
-// AddMaintenance schedules one more event, or updates the one with the same EventId. An event that is canceled or completed
-// also enters the history; an active one is not in it. It returns the event as it is served.
+// AddMaintenance schedules an event, or updates the scheduled event with the same EventId. An event that is canceled or completed also enters the
+// history; an active event leaves it. AddMaintenance returns the event as it is served.
 func (s *Server) AddMaintenance(event MaintenanceEvent) MaintenanceEvent {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if i := indexOf(s.scheduled, event.EventId); i >= 0 {
 		event = event.updating(s.scheduled[i])
 	}
-	event = event.complete()
+	event = event.withDefaults()
 	s.setScheduled(put(s.scheduled, event))
-	past := indexOf(s.history, event.EventId)
-	switch {
-	case event.State != "active":
+	if event.State != "active" {
 		s.setHistory(put(s.history, event))
-	case past >= 0:
+	} else if past := indexOf(s.history, event.EventId); past >= 0 {
 		s.setHistory(slices.Delete(slices.Clone(s.history), past, past+1))
 	}
 	return event
 }
 
-// WithdrawMaintenance cancels the scheduled event with this ID, or all if id is empty, as EC2 does: an event leaves the
-// schedule and enters the history as canceled. With noHistory it only leaves the schedule, as EC2's history may lag by an
-// hour. It returns the IDs that were withdrawn.
+// WithdrawMaintenance cancels the scheduled event with this ID, or all if id is "", as EC2 does: an event leaves the schedule and enters the
+// history as canceled. If noHistory is true, the event only leaves the schedule, as EC2 may change the history up to an hour later.
+// WithdrawMaintenance returns the IDs of the canceled events.
 func (s *Server) WithdrawMaintenance(id string, noHistory bool) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,18 +101,20 @@ func (s *Server) WithdrawMaintenance(id string, noHistory bool) []string {
 	return withdrawn
 }
 
+// setScheduled changes the scheduled events, and serves them. s.mu is held.
 func (s *Server) setScheduled(events []MaintenanceEvent) {
 	s.scheduled = events
 	s.Set(scheduledPath, list(events))
 }
 
+// setHistory changes the history, and serves it. s.mu is held.
 func (s *Server) setHistory(events []MaintenanceEvent) {
 	s.history = events
 	s.Set(historyPath, list(events))
 }
 
-// complete fills in defaults.
-func (e MaintenanceEvent) complete() MaintenanceEvent {
+// withDefaults returns the event with defaults for its empty fields.
+func (e MaintenanceEvent) withDefaults() MaintenanceEvent {
 	e.State = cmp.Or(e.State, "active")
 	if e.Description == "" {
 		e.Description = describe(e.Code, e.State)
@@ -126,7 +126,7 @@ func (e MaintenanceEvent) complete() MaintenanceEvent {
 	return e
 }
 
-// updating returns e with what it leaves out taken from an earlier version of the event.
+// updating returns e. Its empty Code, NotBefore and NotAfter are taken from an earlier version of the event.
 func (e MaintenanceEvent) updating(earlier MaintenanceEvent) MaintenanceEvent {
 	e.Code = cmp.Or(e.Code, earlier.Code)
 	if e.NotBefore.IsZero() {
@@ -138,6 +138,7 @@ func (e MaintenanceEvent) updating(earlier MaintenanceEvent) MaintenanceEvent {
 	return e
 }
 
+// describe returns EC2's description of an event.
 func describe(code, state string) string {
 	text := cmp.Or(map[string]string{
 		"instance-reboot":     "scheduled reboot",
@@ -155,7 +156,7 @@ func describe(code, state string) string {
 	return text
 }
 
-// maintenanceDate is a time as EC2 writes it in these two documents alone; empty for the zero time.
+// maintenanceDate formats a time as EC2 does in the lists of maintenance, and only in these. The zero time is empty.
 func maintenanceDate(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -175,6 +176,7 @@ func (e MaintenanceEvent) MarshalJSON() ([]byte, error) {
 	}{maintenanceDate(e.NotBefore), e.Code, e.Description, e.EventId, maintenanceDate(e.NotAfter), e.State})
 }
 
+// list returns the document for a list of events.
 func list(events []MaintenanceEvent) string {
 	if len(events) == 0 {
 		return "[]"
@@ -182,7 +184,7 @@ func list(events []MaintenanceEvent) string {
 	return standin.Indented(events)
 }
 
-// put returns events with event in place of the one with its ID, or at the end.
+// put returns a copy of events with event in it: in place of the event with the same ID, or at the end.
 func put(events []MaintenanceEvent, event MaintenanceEvent) []MaintenanceEvent {
 	events = slices.Clone(events)
 	if i := indexOf(events, event.EventId); i >= 0 {
@@ -192,6 +194,7 @@ func put(events []MaintenanceEvent, event MaintenanceEvent) []MaintenanceEvent {
 	return append(events, event)
 }
 
+// indexOf returns the index of the event with this ID; -1 if there is none.
 func indexOf(events []MaintenanceEvent, id string) int {
 	return slices.IndexFunc(events, func(e MaintenanceEvent) bool { return e.EventId == id })
 }

@@ -28,7 +28,7 @@ const (
 // Kinds lists all kinds of faults.
 func Kinds() []Kind { return []Kind{Reset, Hang, Unavailable, Garbage} }
 
-// Fault is a fault of the service, which all requests meet. Of several, the last one counts.
+// Fault is a fault of the service. It affects all requests. If several are set, the last one counts.
 type Fault struct {
 	Kind Kind
 	// For is how long the fault lasts.
@@ -38,7 +38,7 @@ type Fault struct {
 // setFault is a fault that is set.
 type setFault struct {
 	Fault
-	over chan struct{} // closed when it is over
+	over chan struct{} // closed when the fault is over
 }
 
 // Fault breaks the service for as long as the fault says.
@@ -55,7 +55,7 @@ func (s *Server) Fault(f Fault) {
 	})
 }
 
-// newestFault returns the fault that a request meets; nil if there is none.
+// newestFault returns the fault that affects a request now; nil if there is none.
 func (s *Server) newestFault() *setFault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,12 +65,12 @@ func (s *Server) newestFault() *setFault {
 	return s.faults[len(s.faults)-1]
 }
 
-// inject answers a request as a fault has it.
+// inject answers a request, or does not, as the kind of fault says.
 func (s *Server) inject(f *setFault, w http.ResponseWriter, r *http.Request) {
 	switch f.Kind {
 	case Reset:
 		s.reset(w)
-	case Hang: // until the fault is over or the client has left
+	case Hang: // Wait until the fault is over, or the client has left.
 		select {
 		case <-f.over:
 			s.send(w, s.Answer(r))
@@ -78,7 +78,7 @@ func (s *Server) inject(f *setFault, w http.ResponseWriter, r *http.Request) {
 		}
 	case Garbage:
 		s.send(w, standin.Answer{Status: http.StatusOK, Body: "\x80no document"})
-	default:
+	default: // Unavailable
 		s.send(w, standin.Answer{Status: http.StatusServiceUnavailable})
 	}
 }
@@ -92,7 +92,7 @@ func (s *Server) reset(w http.ResponseWriter) {
 	}
 	_, _ = io.WriteString(connection, "HTTP/1.1 200 OK\r\nServer: EC2ws\r\nConnection: close\r\nContent-Length: 64\r\n\r\n{")
 	if tcp, ok := connection.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0)
+		_ = tcp.SetLinger(0) // Close sends an RST.
 	}
 	_ = connection.Close()
 }

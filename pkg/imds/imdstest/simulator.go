@@ -65,7 +65,7 @@ func NewServer() *Server {
 	return s
 }
 
-// Listen starts a Server on a TCP address such as "127.0.0.1:1338". It is that of a healthy spot instance for which nothing is announced.
+// Listen starts a Server on a TCP address such as "127.0.0.1:1338". It serves a healthy spot instance for which nothing is announced.
 func Listen(address string) (*Server, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -84,7 +84,7 @@ func Listen(address string) (*Server, error) {
 	return s, nil
 }
 
-// Handle serves something else at a path that EC2 does not have. No fault touches it.
+// Handle serves handler at a path that EC2's service does not have. Faults do not affect it.
 func (s *Server) Handle(path string, handler http.Handler) { s.mux.Handle(path, handler) }
 
 // Close cuts all connections and waits for their handlers.
@@ -112,7 +112,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	s.send(w, s.Answer(r))
 }
 
-// send writes an answer, and counts it before that, so that a client that has read it finds it counted.
+// send counts an answer and writes it. It counts first, so that a client that has read the answer finds it counted.
 func (s *Server) send(w http.ResponseWriter, a standin.Answer) {
 	body := a.Header(w)
 	s.count(func(c *Counts) { c.ByStatus[a.Status]++ })
@@ -132,6 +132,7 @@ type Counts struct {
 	ByStatus map[int]int
 }
 
+// count changes the counts, and wakes Await.
 func (s *Server) count(change func(*Counts)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +156,7 @@ func (s *Server) read() (Counts, <-chan struct{}) {
 	return counts, s.counted
 }
 
-// Await waits until reached returns true, or returns an error if ctx ends before that.
+// Await waits until reached returns true for the counts. It returns an error if ctx ends first.
 func (s *Server) Await(ctx context.Context, reached func(Counts) bool) error {
 	for {
 		counts, changed := s.read()

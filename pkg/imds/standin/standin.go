@@ -1,8 +1,8 @@
 // Package standin answers as EC2's instance metadata service does, version 2: documents, behind session tokens.
 //
-// "nth rehearse" serves one in its own process, and the simulator for tests, pkg/imds/imdstest, adds faults, counts, delays
-// and remote control. A Service starts as that of a healthy spot instance for which nothing is announced. Everything is safe
-// for concurrent use, and a change is visible to every request that begins after the call returned.
+// "nth rehearse" serves a Service in its own process. The simulator for tests, pkg/imds/imdstest, adds faults and counts. A new Service serves a
+// healthy spot instance for which nothing is announced. Everything is safe for concurrent use. A change is visible to every request that begins
+// after the call returned.
 package standin
 
 import (
@@ -23,8 +23,8 @@ import (
 // Service is the metadata service of one instance. It is an http.Handler.
 type Service struct {
 	mu        sync.Mutex
-	documents map[string]string    // by their path below the version, such as "meta-data/instance-id"
-	tokens    map[string]time.Time // until when each is valid
+	documents map[string]string    // by the path below the version, such as "meta-data/instance-id"
+	tokens    map[string]time.Time // until when each token is valid
 }
 
 // New returns the metadata service of a healthy spot instance for which nothing is announced.
@@ -72,13 +72,13 @@ type Answer struct {
 	// Status is the HTTP status, and Body the document.
 	Status int
 	Body   string
-	// TTL is the remaining lifetime of the request's token in seconds; 0 leaves the header out.
+	// TTL is how long the request's token is still valid, in seconds; with 0 the answer has no such header.
 	TTL int
-	// Allow names the allowed methods; empty unless another one was used.
+	// Allow names the allowed methods if the request has another method; otherwise it is empty.
 	Allow string
 }
 
-// Answer applies the rules of the protocol, in the order in which EC2 applies them.
+// Answer returns the answer to a request. It checks path, method and token in the same sequence as EC2.
 func (s *Service) Answer(r *http.Request) Answer {
 	version, path := SplitVersion(r.URL.Path)
 	if path == "api/token" {
@@ -101,8 +101,8 @@ func (s *Service) Answer(r *http.Request) Answer {
 	return Answer{Status: http.StatusOK, Body: body, TTL: ttl}
 }
 
-// answerToken issues a token. A PUT that came through a proxy is refused, so that an open proxy on the machine cannot be
-// used to fetch one.
+// answerToken answers a request for a token. Like EC2, it refuses a request that came through a proxy: nobody may get a token through an open
+// proxy on the machine.
 func (s *Service) answerToken(r *http.Request, version string) Answer {
 	switch {
 	case r.Method != http.MethodPut:
@@ -117,7 +117,7 @@ func (s *Service) answerToken(r *http.Request, version string) Answer {
 	return Answer{Status: http.StatusOK, Body: s.issue(ttl), TTL: ttl}
 }
 
-// Header sets the answer's headers and returns its body, which is a page about it for an error.
+// Header sets the answer's headers and returns the body to write. For an error, that is a page about the status.
 func (a Answer) Header(w http.ResponseWriter) []byte {
 	body, kind := a.Body, "text/plain"
 	if a.Status != http.StatusOK {
@@ -142,7 +142,7 @@ func SetServer(h http.Header) {
 	h.Set("Connection", "close")
 }
 
-// errorPage is the XHTML page with which EC2 explains a status.
+// errorPage returns the XHTML page with which EC2 explains a status.
 func errorPage(status int) string {
 	title := fmt.Sprintf("%d - %s", status, http.StatusText(status))
 	return `<?xml version="1.0" encoding="iso-8859-1"?>
@@ -159,10 +159,11 @@ func errorPage(status int) string {
 `
 }
 
+// versions matches the versions at which documents are served.
 var versions = regexp.MustCompile(`^(latest|1\.0|\d{4}-\d{2}-\d{2})$`)
 
-// SplitVersion splits a request's path: /latest/meta-data/spot/ is version "latest" of the document meta-data/spot. For a
-// path without a valid version it is "".
+// SplitVersion splits a request's path: /latest/meta-data/spot/ is version "latest" of the document meta-data/spot. The version is "" if the path
+// does not begin with a valid one.
 func SplitVersion(path string) (version, document string) {
 	path = strings.Trim(path, "/")
 	first, rest, _ := strings.Cut(path, "/")
@@ -184,7 +185,7 @@ func (s *Service) Get(path string) (body string, found bool) {
 	return strings.Join(names, "\n"), len(names) > 0
 }
 
-// list returns the sorted names in a folder, with a slash after folders but for those at the top, as on EC2. s.mu is held.
+// list returns the sorted names in a folder. As on EC2, a slash follows the name of a folder, except in the list of the top. s.mu is held.
 func (s *Service) list(folder string) []string {
 	prefix, slash := folder+"/", "/"
 	if folder == "" {
@@ -205,8 +206,8 @@ func (s *Service) list(folder string) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// Set serves body at a path such as "/latest/meta-data/instance-id" or "meta-data/instance-id". It replaces whatever is
-// served there, also an announcement, until that is changed.
+// Set serves body at a path such as "/latest/meta-data/instance-id" or "meta-data/instance-id". It replaces the document that was served at the
+// path, also an announcement.
 func (s *Service) Set(path, body string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,13 +224,13 @@ func (s *Service) Unset(path string) bool {
 	return found
 }
 
-// DocumentPath is a document's path without a version and without slashes at its ends.
+// DocumentPath returns a document's path without a version, and without slashes at its ends.
 func DocumentPath(path string) string {
 	_, document := SplitVersion(path)
 	return document
 }
 
-// The machine that every Service starts as. Set changes any of it.
+// The instance that a new Service serves. Set changes any document.
 const (
 	InstanceID       = "i-0a1b2c3d4e5f60718"
 	InstanceType     = "m7i.large"
@@ -271,13 +272,13 @@ func machine(now time.Time) map[string]string {
 	}
 }
 
-// Indented renders a document as EC2 does its longer ones.
+// Indented returns v as JSON with line breaks, as EC2 writes longer documents.
 func Indented(v any) string {
-	text, _ := json.MarshalIndent(v, "", "  ") // cannot fail for strings
+	text, _ := json.MarshalIndent(v, "", "  ") // It does not fail: v has only strings.
 	return string(text)
 }
 
-// Timestamp is a time as EC2 writes it in JSON: UTC, whole seconds.
+// Timestamp formats a time as EC2 does in most documents: in UTC, with whole seconds.
 func Timestamp(t time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
@@ -285,7 +286,7 @@ func Timestamp(t time.Time) string {
 // issue makes a token that is valid for ttl seconds. Like EC2's it has 56 characters of base64.
 func (s *Service) issue(ttl int) string {
 	random := make([]byte, 40)
-	_, _ = rand.Read(random) // never fails, by its documentation
+	_, _ = rand.Read(random) // Read never returns an error, by its documentation.
 	token := base64.URLEncoding.EncodeToString(random)
 
 	s.mu.Lock()
@@ -295,7 +296,7 @@ func (s *Service) issue(ttl int) string {
 	return token
 }
 
-// lifetime returns how many seconds a token still has, rounded up; 0 if it is not valid.
+// lifetime returns for how many seconds a token is still valid, rounded up; 0 if it is not valid.
 func (s *Service) lifetime(token string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

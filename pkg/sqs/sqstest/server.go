@@ -1,10 +1,12 @@
-// Package sqstest is an SQS for tests: one standard queue, in SQS's JSON protocol.
+// Package sqstest simulates SQS for tests: one standard queue, in SQS's JSON protocol.
 //
-// It supports what a consumer needs: receiving with long polling, deleting and changing visibility in batches, attributes.
-// It keeps the rules that matter: a message that is not deleted becomes visible again after its visibility timeout, that of
-// a visible message cannot be changed, a receipt handle is invalid once the message has been received again, and an invalid
-// request gets nothing. Calls are recorded, and requests can be made to fail or be refused (pkg/internal/querytest). Time is the test's own
-// (the system's, or a bubble's).
+// It supports what a consumer needs: receiving with long polling, deleting and changing visibility in batches, attributes. It keeps SQS's rules:
+//   - A message that is not deleted becomes visible again after its visibility timeout.
+//   - The visibility timeout of a visible message cannot be changed.
+//   - A receipt handle is invalid once the message has been received again.
+//   - An invalid request receives no message.
+//
+// pkg/internal/querytest records calls, and makes requests fail or be refused. Everything works on the clock of testing/synctest.
 package sqstest
 
 import (
@@ -42,7 +44,7 @@ func (s *Server) QueueURL() string { return s.URL + Path }
 // Path is the path of the queue's URL.
 const Path = "/123456789012/interruptions"
 
-// Fault is how requests are broken.
+// Fault says which requests fail, and how.
 type Fault = querytest.Fault
 
 // Service is an SQS with one queue.
@@ -51,17 +53,17 @@ type Service struct {
 
 	mu       sync.Mutex
 	messages []*message
-	sent     int
-	changed  chan struct{}
-	// attributes are the queue's, without the numbers of messages.
+	sent     int           // how many messages were ever put into the queue
+	changed  chan struct{} // closed, and replaced, when a message may have become visible
+	// attributes are the queue's attributes, without the numbers of messages.
 	attributes map[string]string
 }
 
 // message is one message in the queue.
 type message struct {
-	id, body, handle string
+	id, body, handle string // handle is the receipt handle of the last receipt
 	sent             time.Time
-	visibleAt        time.Time
+	visibleAt        time.Time // zero before the first receipt
 	receives         int
 }
 
@@ -91,6 +93,7 @@ func (s *Service) Visible() int { visible, _ := s.count(); return visible }
 // InFlight counts the messages that have been received and are not visible.
 func (s *Service) InFlight() int { _, inFlight := s.count(); return inFlight }
 
+// count counts the messages that are visible, and those that are not.
 func (s *Service) count() (visible, inFlight int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +119,7 @@ func (s *Service) Reveal(id string) {
 	s.notify()
 }
 
-// Steal receives a message for another consumer, for ten minutes: all earlier receipt handles are stale.
+// Steal receives a message for another consumer, which hides it for ten minutes. All earlier receipt handles are stale then.
 func (s *Service) Steal(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,6 +131,7 @@ func (s *Service) Steal(id string) {
 	}
 }
 
+// notify wakes the requests that wait for messages. s.mu is held.
 func (s *Service) notify() {
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -136,7 +140,7 @@ func (s *Service) notify() {
 // ServeHTTP answers a request of the JSON protocol.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var in request
-	_ = json.NewDecoder(r.Body).Decode(&in) // The SDK sends no other.
+	_ = json.NewDecoder(r.Body).Decode(&in) // The SDK sends nothing but JSON.
 	s.Serve(w, r, querytest.JSON, func(action string, _ url.Values) (any, *querytest.Failure) {
 		switch action {
 		case "ReceiveMessage":
@@ -175,7 +179,7 @@ type failure struct {
 	SenderFault bool
 }
 
-// receive polls for as long as the request asks for.
+// receive answers a request for messages. If no message is visible, it waits for as long as the request says.
 func (s *Service) receive(ctx context.Context, in request) (any, *querytest.Failure) {
 	if in.MaxNumberOfMessages > 10 || in.VisibilityTimeout < 0 || in.WaitTimeSeconds < 0 {
 		return nil, querytest.Invalid("InvalidParameterValue", "out of range")
@@ -197,7 +201,8 @@ func (s *Service) receive(ctx context.Context, in request) (any, *querytest.Fail
 	}
 }
 
-// take receives the visible messages. If there are none, it says when that may change.
+// take receives the visible messages, as many as the request asks for. If there are none, one may become visible when changed is closed, or after
+// the time next.
 func (s *Service) take(in request) (found []map[string]any, changed <-chan struct{}, next time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,7 +231,7 @@ func (s *Service) take(in request) (found []map[string]any, changed <-chan struc
 	return found, s.changed, next
 }
 
-// each applies an action to each message in a batch.
+// each calls do with each entry of a batch, and returns the answer to the request. s.mu is held for do.
 func (s *Service) each(in request, do func(entry) *failure) any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -243,6 +248,7 @@ func (s *Service) each(in request, do func(entry) *failure) any {
 	return map[string]any{"Successful": successful, "Failed": failed}
 }
 
+// delete deletes the message with the entry's receipt handle. It returns nil if it did.
 func (s *Service) delete(e entry) *failure {
 	i := slices.IndexFunc(s.messages, func(m *message) bool { return m.handle == e.ReceiptHandle })
 	if i < 0 {
@@ -252,6 +258,7 @@ func (s *Service) delete(e entry) *failure {
 	return nil
 }
 
+// change sets the visibility timeout of the message with the entry's receipt handle. It returns nil if it did.
 func (s *Service) change(e entry) *failure {
 	for _, m := range s.messages {
 		if m.handle != e.ReceiptHandle {
@@ -266,28 +273,29 @@ func (s *Service) change(e entry) *failure {
 	return &failure{Code: "ReceiptHandleIsInvalid", Message: "the receipt handle is not the message's last one"}
 }
 
-// defaultAttributes are those of a queue that packaging/aws has made.
+// defaultAttributes are the attributes of a queue that packaging/aws has made.
 var defaultAttributes = map[string]string{
 	"MessageRetentionPeriod": "1209600", "ReceiveMessageWaitTimeSeconds": "20", "VisibilityTimeout": "20", "DelaySeconds": "0",
 	"SqsManagedSseEnabled": "true", "Policy": `{"Version":"2012-10-17","Statement":[]}`,
 	"RedrivePolicy": `{"deadLetterTargetArn":"arn:aws:sqs:eu-central-1:123456789012:dead-letters","maxReceiveCount":100}`,
 }
 
-// Say sets an attribute of the queue, without effect on how the queue works. One without a value is left out.
+// Say sets an attribute that the service says the queue has. It does not change how the queue works. With the value "", the queue does not have it.
 func (s *Service) Say(attribute, value string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.attributes[attribute] = value
 }
 
+// describe returns all attributes of the queue.
 func (s *Service) describe() map[string]string {
 	visible, inFlight := s.count()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	said := map[string]string{
+	all := map[string]string{
 		"ApproximateNumberOfMessages": fmt.Sprint(visible), "ApproximateNumberOfMessagesNotVisible": fmt.Sprint(inFlight),
 	}
-	maps.Copy(said, s.attributes)
-	maps.DeleteFunc(said, func(_, value string) bool { return value == "" })
-	return said
+	maps.Copy(all, s.attributes)
+	maps.DeleteFunc(all, func(_, value string) bool { return value == "" })
+	return all
 }
