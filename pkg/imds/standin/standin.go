@@ -101,7 +101,7 @@ func (s *Service) Answer(r *http.Request) Answer {
 	return Answer{Status: http.StatusOK, Body: body, TTL: ttl}
 }
 
-// answerToken answers a request for a token. Like EC2, it refuses a request that came through a proxy: nobody may get a token through an open
+// answerToken answers a request for a token. Like EC2, it refuses a request that came through a proxy: no client may get a token through an open
 // proxy on the machine.
 func (s *Service) answerToken(r *http.Request, version string) Answer {
 	switch {
