@@ -258,7 +258,7 @@ func (d *DryRun) Guard(ctx context.Context, task *Task, report func(Progress)) {
 	var last *Goal // the last goal that was reported; nil if none was
 	var trouble kube.Trouble
 	var pause time.Duration
-	for more := true; more; more = loop.Await(ctx, task.changed, pause) {
+	for more := true; more; more = loop.Await(ctx, task.changed, pause) { // more is false when ctx has ended.
 		goal := task.Goal()
 		reportWith := func(s State, p Progress) {
 			p.Generation, p.State = goal.Generation, s
@@ -277,7 +277,7 @@ func (d *DryRun) Guard(ctx context.Context, task *Task, report func(Progress)) {
 			continue
 		}
 		task.SetResult(func() Result { return would.result })
-		all := last == nil || goal.Close != last.Close || goal.Evict && !last.Evict
+		all := last == nil || goal.Close != last.Close || goal.Evict && !last.Evict // whether to report all steps
 		if !all {
 			reportWith(would.state, Progress{Kind: state.GoalChanged}) // The agent needs the state under the new goal.
 		}
@@ -310,7 +310,8 @@ func (d *DryRun) look(ctx context.Context, goal Goal) (dryLook, error) {
 	if err != nil {
 		return dryLook{}, fmt.Errorf("reading node %q: %w", d.name, err)
 	}
-	v := d.viewOf(node, d.cordonOf(node, goal, memory{}, d.reopened(node, view{})))
+	reopened := d.reopened(node, view{}) // view{} and memory{}: a dry run does not compare with earlier looks.
+	v := d.viewOf(node, d.cordonOf(node, goal, memory{}, reopened))
 	ours, lifted := v.cordon == CordonNone || v.cordon == CordonOurs, v.cordon == CordonLifted // CordonNone: a real guard would cordon it.
 	adjustsFirst := lifted && goal.Close                                                       // The agent first adjusts the goal to the uncordon.
 	evicts := goal.Evict && !v.limited && !adjustsFirst

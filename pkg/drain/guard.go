@@ -71,7 +71,7 @@ func (n *Node) Guard(ctx context.Context, task *Task, report func(Progress)) {
 	task.SetResult(g.result)
 	looking := false
 	g.loop.Run(ctx, func(post func(), timed bool) (time.Time, func()) {
-		if !looking { // the first turn
+		if !looking { // the first turn: the loop has a context now
 			looking = true
 			g.loop.Go(g.keepLooking)
 		}
@@ -147,23 +147,24 @@ func (g *guard) staysOpen() bool { return g.memory.staysOpen(g.goal) }
 // setGoal changes the goal. For a new generation, some earlier findings do not count: that operators have uncordoned the node, and which pods
 // were left because they keep coming back.
 func (g *guard) setGoal(goal Goal) {
-	grown, begins, wasOpen := goal.Generation > g.goal.Generation, goal.Evict && !g.goal.Evict, g.staysOpen()
+	newGeneration, drainBegins := goal.Generation > g.goal.Generation, goal.Evict && !g.goal.Evict
+	wasOpen := g.staysOpen()
 	g.goal = goal
 	g.drainedIn = 0 // That the node is drained is reported again for this goal.
-	if grown {
+	if newGeneration {
 		if wasOpen { // The node has to be closed again first.
-			begins, g.cordonDecided, g.closingSince = true, time.Time{}, time.Now()
+			drainBegins, g.cordonDecided, g.closingSince = true, time.Time{}, time.Now()
 		}
 		g.epoch++
 		g.pods.Restart()
 	}
-	if begins { // Scripts run again, and evictions wait for them.
+	if drainBegins { // Scripts run again, and evictions wait for them.
 		g.evictFrom, g.scriptsDone = time.Time{}, false
 	}
-	if begins || !goal.Evict { // A wait for load balancers belongs to an earlier drain.
+	if drainBegins || !goal.Evict { // A wait for load balancers that is under way belongs to an earlier drain.
 		g.balancers.end(errCalledOff)
 	}
-	if grown || begins {
+	if newGeneration || drainBegins {
 		g.Look()
 	}
 	g.pods.Rejudge()
@@ -195,13 +196,13 @@ func (g *guard) cordonTrouble(why string) string {
 	return fmt.Sprintf("cordoning node %q: %s", g.node.name, why)
 }
 
-// hasLooked reports whether a look has been answered in this generation.
+// hasLooked reports whether a look of this generation has been answered.
 func (g *guard) hasLooked() bool { return g.lookedIn == g.goal.Generation }
 
 // closed reports whether the node was seen unschedulable in this generation.
 func (g *guard) closed() bool { return g.view.closed() && g.hasLooked() }
 
-// result is what has been done so far, for Task.Result.
+// result returns what has been done so far. Task.Result calls it, from any goroutine.
 func (g *guard) result() Result {
 	g.loop.Lock()
 	defer g.loop.Unlock()
@@ -232,7 +233,7 @@ func (g *guard) advance(now time.Time) time.Time {
 	}
 	g.pods.Begin()
 	wake := g.scheduleEvictions(now)
-	if g.pods.Synced() && !g.evictFrom.IsZero() && !g.foundReported { // The list often comes before the cordon.
+	if g.pods.Synced() && !g.evictFrom.IsZero() && !g.foundReported { // The list often comes before the cordon, but is reported after it.
 		g.foundReported = true
 		g.report(Progress{Kind: state.PodsFound})
 	}
@@ -278,7 +279,7 @@ func (g *guard) Look() int {
 // keepLooking looks at the Node until the guard ends: when Look asks for it, else every lookEvery. While looks fail, the pauses grow. It runs
 // in a goroutine of the loop's, and returns nil because nothing remains to be done at its end.
 func (g *guard) keepLooking(ctx context.Context) (then func()) {
-	failing, refused := kube.Failures, kube.Refusals
+	failing, refused := kube.Failures, kube.Refusals // the pauses; to assign them again starts with the first pause
 	for {
 		select {
 		case <-g.wantLook: // The look that begins now answers this request, too.
@@ -291,7 +292,7 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 		v := g.node.close(ctx, goal, before)
 		handled := make(chan struct{})
 		g.loop.Post(func() { g.handleLook(v, number, goal.Generation); close(handled) })
-		loop.Await(ctx, handled, forever)
+		loop.Await(ctx, handled, forever) // The next look needs what this one has changed in memory.
 		// A call of Look shortens the pause, but not to less than minPause. So looks that fail stay rare, however often Look is called.
 		pause, minPause := lookEvery, time.Second
 		switch {
@@ -364,8 +365,10 @@ func (g *guard) countLook(v view, number, generation int) {
 // look. The agent knows which of the events want the node closed again, and begins the next generation for them.
 func (g *guard) handleUncordon(v view) {
 	g.uncordonedIn = g.goal.Generation
-	// Pods that came after the lifted cordon stay. If the drain's first cordon was lifted earlier, Goal.Before says which pods stay.
-	if !g.goal.Close || g.goal.Before.IsZero() {
+	// Pods that came after the lifted cordon stay. But if a cordon was lifted before, and another event has closed the node again, the pods that
+	// came after the first of the two cordons stay: that time is Goal.Before.
+	closedAgain := g.goal.Close && !g.goal.Before.IsZero()
+	if !closedAgain {
 		g.liftedStamp = v.cordonStamp
 	}
 	g.pods.Rejudge()
@@ -405,7 +408,7 @@ func (g *guard) handleNodeError(v view) {
 		return
 	}
 	if !passing && !g.goal.Hard.IsZero() && g.cordonDecided.IsZero() {
-		g.cordonDecided = time.Now()
+		g.cordonDecided = time.Now() // Evictions do not wait for the cordon any more.
 	}
 	if why := g.trouble.Note(v.err); why != "" {
 		g.report(Progress{Kind: state.NodeUnclosable, Detail: g.cordonTrouble(why)})

@@ -126,7 +126,7 @@ func (n *Node) watched(last view) *corev1.Node {
 		return nil
 	}
 	node := n.opts.Watched()
-	if node == nil || last.version == "" {
+	if node == nil || last.version == "" { // The watch does not show the Node, or no look has read it yet.
 		return node
 	}
 	if age, err := resourceversion.CompareResourceVersion(node.ResourceVersion, last.version); err != nil || age < 0 {
@@ -138,7 +138,7 @@ func (n *Node) watched(last view) *corev1.Node {
 // close makes one look: it reads the Node, cordons it if the goal asks for that and the Node is not cordoned, and brings ExcludeLabel up to date.
 // before is what the guard knows from earlier looks. If the read fails, the view has only err; if the cordon fails, it also has the Node's uid.
 func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
-	precedence := kube.First
+	precedence := kube.First // The node may have to be cordoned.
 	if before.view.closed() {
 		precedence = kube.InTurn
 	}
@@ -189,7 +189,7 @@ func (n *Node) viewOf(node *corev1.Node, cordon CordonResult) view {
 	}
 	mine := n.isMine(node)
 	v.foreignClaim = v.unschedulable && hasClaim(node) && !mine
-	if v.unschedulable || mine {
+	if v.unschedulable || mine { // There is a cordon, or our claim is left from a cordon that was lifted.
 		v.cordonStamp = n.cordonStamp(node)
 	}
 	v.labeled = node.Labels[ExcludeLabel] == n.opts.Writer

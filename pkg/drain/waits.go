@@ -137,11 +137,12 @@ func (g *guard) awaitBalancers(now time.Time) time.Time {
 	}
 	g.await(&g.balancers, h, g.node.opts.LoadBalancers, state.TargetsLeft, func(err error) {
 		calledOff := errors.Is(err, errCalledOff)
-		reason := ""
+		reason := "" // Load balancers have removed the machine.
 		if err != nil {
 			reason = err.Error()
 		}
-		if h.left != "" || reason != "" && !calledOff {
+		waitReported, failed := h.left != "", err != nil && !calledOff
+		if waitReported || failed {
 			g.report(Progress{Kind: state.TargetsOut, Detail: reason})
 		}
 		switch {
@@ -164,8 +165,8 @@ func (g *guard) delayEvictions(since time.Time, delay time.Duration) {
 	}
 }
 
-// awaitVolumes waits for volumes once no pod is left: one that stays attached keeps its pod from starting elsewhere for minutes. It returns when the
-// wait ends at the latest. g.volumes is nil if there is no wait.
+// awaitVolumes starts the wait for volumes, once no pod is left: a volume that stays attached keeps its pod from starting elsewhere for minutes. It
+// returns when the wait ends at the latest. g.volumes is nil afterwards if nothing has to be waited for, or the wait is over.
 func (g *guard) awaitVolumes(now time.Time) time.Time {
 	if g.volumes == nil && !g.volumesDone && g.node.opts.VolumeWait > 0 {
 		h := &hold{late: errLate}
@@ -181,7 +182,7 @@ func (g *guard) awaitVolumes(now time.Time) time.Time {
 	return g.volumes.endIfLate(now)
 }
 
-// renewVolumes has volumes waited for again, as a pod has come or may have.
+// renewVolumes has volumes waited for again, as a pod has come or may have come.
 func (g *guard) renewVolumes() {
 	g.volumes.end(errCalledOff)
 	g.volumesDone = false

@@ -101,9 +101,6 @@ type Terms struct {
 	Since time.Time
 }
 
-// hasDeadline reports whether there is a deadline, hard or soft.
-func (t Terms) hasDeadline() bool { return !t.Hard.IsZero() || !t.Soft.IsZero() }
-
 // near reports whether a deadline leaves no time for long pauses between requests. It is false again once a soft deadline is over, or a hard
 // one is over by overtime.
 func (t Terms) near(now time.Time) bool {
@@ -153,7 +150,7 @@ type Pods struct {
 
 // Counts count pods.
 type Counts struct {
-	// Total counts the pods that had to go, Left those of them that are on the node, and Skipped the pods that stay.
+	// Total counts the pods that had to go since Begin, Left those of them that are still on the node, and Skipped the pods that stay.
 	Total, Left, Skipped int
 	// Evicted counts the pods whose eviction was accepted, and Deleted those that had to be deleted.
 	Evicted, Deleted int
@@ -182,7 +179,7 @@ func (p *Pods) Synced() bool { return p.synced }
 // Replan has the next Act plan for all pods.
 func (p *Pods) Replan() { p.all = true }
 
-// Counts returns how many pods there are, and how many went, as of now.
+// Counts returns how many pods have to go, stay and have left, as of now.
 func (p *Pods) Counts() Counts {
 	c := p.counts
 	for range p.going() {
@@ -226,7 +223,8 @@ func (p *Pods) Staying() []*corev1.Pod {
 
 // Prove reports whether a list of the pods, made for this number, has shown that no pod has to go. If there is no such list, it starts one in
 // the background, and returns when to call it again; zero means after the next change. Callers use a higher number when something voids the
-// earlier proofs. While the list shows a pod that has to go and that the watch has not shown yet, nothing is proven.
+// earlier proofs. They call Prove only while Counts has no pod left; so a list proves it if it has no pod that must go and that the watch has
+// not shown yet.
 func (p *Pods) Prove(number int, now time.Time) (proven bool, again time.Time) {
 	switch {
 	case p.proven == number:
@@ -253,7 +251,7 @@ func (p *Pods) Prove(number int, now time.Time) (proven bool, again time.Time) {
 			p.handleListed()
 			terms := p.drain.Terms()
 			unseen := func(pod corev1.Pod) bool { return p.pods[pod.UID] == nil && !p.opts.Stays(&pod, terms) }
-			if !slices.ContainsFunc(list.Items, unseen) { // Pods that the watch has shown are counted as Left.
+			if !slices.ContainsFunc(list.Items, unseen) {
 				p.proven = number
 			}
 		}
@@ -556,9 +554,12 @@ func (p *Pods) release(t *target, to stage) {
 // 0 have not come back. Pods of round 1 may have been bound before the scheduler knew of the cordon.
 var rounds = []time.Duration{0, 500 * time.Millisecond, 2 * time.Second, 4 * time.Second, 8 * time.Second}
 
-// ownerOf returns a pod's owner.
+// ownerOf returns a pod's owner: its controller, or the pod itself.
 func (p *Pods) ownerOf(pod *corev1.Pod) *owner {
-	name := ownerName(pod)
+	name := "pod " + Name(pod)
+	if ref := metav1.GetControllerOf(pod); ref != nil {
+		name = ref.Kind + " " + pod.Namespace + "/" + ref.Name
+	}
 	o := p.owners[name]
 	if o == nil {
 		if len(p.owners) >= mostOwners { // Their rounds begin again.
@@ -568,14 +569,6 @@ func (p *Pods) ownerOf(pod *corev1.Pod) *owner {
 		p.owners[name] = o
 	}
 	return o
-}
-
-// ownerName names a pod's controller. A pod without one is its own owner.
-func ownerName(pod *corev1.Pod) string {
-	if ref := metav1.GetControllerOf(pod); ref != nil {
-		return ref.Kind + " " + pod.Namespace + "/" + ref.Name
-	}
-	return "pod " + Name(pod)
 }
 
 // roundOf returns the round of a pod that was found now: 0, unless the pod was created when one of its owner's pods had begun to leave, or in

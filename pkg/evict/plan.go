@@ -121,7 +121,7 @@ func (p *Pods) planWaiting(t *target, end, turn, now time.Time) (state.Transitio
 func (t *target) effectBy(end time.Time, turnCome bool) time.Time {
 	patience := overdueAfter
 	switch {
-	case !turnCome || !t.last.at.Before(end): // It is early, there is no hard deadline, or it is over.
+	case !turnCome || !t.last.at.Before(end): // It is early, there is no hard deadline, or the request was made after it.
 	case t.last.urgent: // a third of the time that was left at the request
 		patience = min(patience, max(end.Sub(t.last.at)/3, leastWatchTime))
 	default: // The request was made before the pod's turn. Now the pod is to be deleted.
@@ -239,7 +239,7 @@ func (p *Pods) request(t *target, what state.TransitionKind, now time.Time) {
 	if urgent || p.opts.Urgent != nil && p.opts.Urgent() {
 		precedence = kube.Urgent
 	}
-	run := p.loop.Worker()
+	run := p.loop.Worker() // The loop does not end before this request.
 	p.opts.Gate.Line(ctx, precedence, func(leave func(), err error) {
 		go run(func(context.Context) func() {
 			defer cancel()

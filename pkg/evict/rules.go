@@ -49,7 +49,7 @@ func (m inMemory) List(context.Context, metav1.ListOptions) (*corev1.PodList, er
 
 // Stays reports whether a pod need not go under these terms: a drain does not concern it, its annotation protects it, or it came after Terms.Since.
 func (o Options) Stays(pod *corev1.Pod, terms Terms) bool {
-	return !o.concerns(pod) || o.staysByAnnotation(pod, terms.hasDeadline()) || cameAfter(pod, terms.Since)
+	return !o.concerns(pod) || o.staysByAnnotation(pod, terms) || cameAfter(pod, terms.Since)
 }
 
 // The annotations of Options.RespectDoNotDisrupt.
@@ -71,7 +71,8 @@ func (o Options) when(pod *corev1.Pod) string {
 }
 
 // staysByAnnotation reports whether an annotation lets the pod stay for good. Never does, and AtDeadline in a drain without a deadline.
-func (o Options) staysByAnnotation(pod *corev1.Pod, hasDeadline bool) bool {
+func (o Options) staysByAnnotation(pod *corev1.Pod, terms Terms) bool {
+	hasDeadline := !terms.Hard.IsZero() || !terms.Soft.IsZero()
 	return o.when(pod) == Never || o.waitsForDeadline(pod) && !hasDeadline
 }
 
