@@ -40,7 +40,7 @@ const (
 	Running Subject = "running"
 )
 
-// Hook names one lifecycle action: that of a hook, for the notice's instance. Token is Auto Scaling's ID of the action.
+// Hook names one lifecycle action: the Auto Scaling group Group waits at its hook Name, for the notice's instance. Token is AWS's ID of the action.
 type Hook struct {
 	Group, Name, Token string
 	// Launch is set if Auto Scaling waits before the instance goes into service. Back is set if the instance returns to a warm
@@ -243,7 +243,7 @@ func parseTime(text string) time.Time {
 	return event.CredibleTime(t)
 }
 
-// interruption returns one notice: EC2 interrupts the message's instance. deadline is zero if the message says none.
+// interruption returns the notice that EC2 interrupts the message's instance. deadline is zero if the message does not say when.
 func (m message) interruption(kind event.Kind, code string, deadline time.Time) Notice {
 	n := m.notice(m.Instance, kind, m.ID, m.Time)
 	n.Event.Code, n.Event.Deadline = code, deadline
