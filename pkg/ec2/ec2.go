@@ -100,8 +100,8 @@ func (c *Catalog) Look(ctx context.Context, id string) (found Instance, known bo
 	return single(id, all, err)
 }
 
-// LookAnew is Look without the cache: the answer is to a request that is made now.
-func (c *Catalog) LookAnew(ctx context.Context, id string) (found Instance, known bool, err error) {
+// LookNow is Look without the cache: the answer is to a request that is made now.
+func (c *Catalog) LookNow(ctx context.Context, id string) (found Instance, known bool, err error) {
 	all, err := c.byID.fetch(ctx, id)
 	return single(id, all, err)
 }

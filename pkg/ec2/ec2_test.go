@@ -175,7 +175,7 @@ func TestLook_ManyAreOneRequestAndCached(t *testing.T) {
 	})
 }
 
-func TestLookAnew_SaysWhatIsNow(t *testing.T) {
+func TestLookNow_SaysWhatIsNow(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, r *region) {
 		r.ec2.Add(ec2test.Instance{ID: "i-1", State: "stopped"})
@@ -183,7 +183,7 @@ func TestLookAnew_SaysWhatIsNow(t *testing.T) {
 		for n, step := range []struct {
 			look func(context.Context, string) (ec2.Instance, bool, error)
 			want string
-		}{{catalog.Look, "stopped"}, {catalog.Look, "stopped"}, {catalog.LookAnew, "running"}, {catalog.Look, "running"}} {
+		}{{catalog.Look, "stopped"}, {catalog.Look, "stopped"}, {catalog.LookNow, "running"}, {catalog.Look, "running"}} {
 			if found, _, err := step.look(t.Context(), "i-1"); err != nil || found.State != step.want {
 				t.Errorf("look %d: it is %+v (%v), want %s", n, found, err, step.want)
 			}

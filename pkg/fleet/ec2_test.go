@@ -39,11 +39,11 @@ func (k *knowledge) starts(id string) {
 
 // Look implements fleet.EC2.
 func (k *knowledge) Look(ctx context.Context, id string) (ec2.Instance, bool, error) {
-	return k.LookAnew(ctx, id)
+	return k.LookNow(ctx, id)
 }
 
-// LookAnew implements fleet.EC2.
-func (k *knowledge) LookAnew(_ context.Context, id string) (ec2.Instance, bool, error) {
+// LookNow implements fleet.EC2.
+func (k *knowledge) LookNow(_ context.Context, id string) (ec2.Instance, bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	i, known := k.find(id)

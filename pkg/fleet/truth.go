@@ -21,9 +21,9 @@ import (
 
 // EC2 is what EC2 says of instances. ec2.Catalog implements it. An error is ec2.ErrRefused if IAM does not allow the request.
 type EC2 interface {
-	// Look returns what is known of an instance, which may be minutes old; LookAnew asks now.
+	// Look returns what is known of an instance, which may be minutes old; LookNow asks now.
 	Look(ctx context.Context, id string) (found ec2.Instance, known bool, err error)
-	LookAnew(ctx context.Context, id string) (found ec2.Instance, known bool, err error)
+	LookNow(ctx context.Context, id string) (found ec2.Instance, known bool, err error)
 	// AtAddress returns the instances that have a private IP address.
 	AtAddress(ctx context.Context, address string) ([]ec2.Instance, error)
 	// InReservation returns the IDs of the instances in a capacity reservation.
@@ -97,7 +97,7 @@ func (t *term) nodesOf(in *instance) ([]node, error) {
 	}
 	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
 	defer cancel()
-	found, known, err := t.opts.EC2.LookAnew(ctx, in.id) // The next machine may have an address of minutes ago.
+	found, known, err := t.opts.EC2.LookNow(ctx, in.id) // The next machine may have an address of minutes ago.
 	if err != nil || !known || t.belongsElsewhere(found) {
 		return nil, err
 	}
@@ -149,7 +149,7 @@ func (t *term) isOver(h *hint, on node) (over bool, again time.Duration) {
 	}
 	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
 	defer cancel()
-	found, known, err := t.opts.EC2.LookAnew(ctx, h.Instance)
+	found, known, err := t.opts.EC2.LookNow(ctx, h.Instance)
 	switch {
 	case errors.Is(err, ec2.ErrRefused):
 		return age > believed && on.ready, 0 // A machine that has been down for so long is not Ready.
