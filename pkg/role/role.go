@@ -1,5 +1,5 @@
-// Package role gives the packages that use AWS the instance's IAM role: its credentials, the endpoints of services, what
-// AWS calls a refusal, and the pauses between attempts.
+// Package role has what all packages that call AWS need: the credentials of the instance's IAM role, the endpoints of services, the meaning of
+// errors, AWS's clock, and the pauses between attempts. Start with Metadata.Account.
 package role
 
 import (
@@ -29,8 +29,8 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// Metadata reads a document of the instance metadata service, by its path below /latest/meta-data/. The error is an
-// fs.ErrNotExist if there is none.
+// Metadata reads a document of the instance metadata service, by its path below /latest/meta-data/. If the service has no such document, the error
+// is an fs.ErrNotExist.
 type Metadata func(ctx context.Context, path string) ([]byte, error)
 
 // Line reads a document of one line, without the blanks around it.
@@ -39,8 +39,8 @@ func (m Metadata) Line(ctx context.Context, path string) (string, error) {
 	return strings.TrimSpace(string(body)), err
 }
 
-// GetMetadata implements ec2rolecreds.GetMetadataAPIClient. The SDK knows which documents have the role's credentials, and when to read them
-// again. It calls GetMetadata to read each.
+// GetMetadata implements ec2rolecreds.GetMetadataAPIClient: it reads one document. The SDK decides which documents have the role's credentials, and
+// when to read them again.
 func (m Metadata) GetMetadata(ctx context.Context, in *imds.GetMetadataInput, _ ...func(*imds.Options)) (*imds.GetMetadataOutput, error) {
 	body, err := m(ctx, strings.TrimPrefix(in.Path, "/"))
 	if err != nil {
@@ -49,19 +49,21 @@ func (m Metadata) GetMetadata(ctx context.Context, in *imds.GetMetadataInput, _ 
 	return &imds.GetMetadataOutput{Content: io.NopCloser(bytes.NewReader(body))}, nil
 }
 
-// Credentials returns the role's credentials, which are requested when they are first needed and kept until shortly
-// before they expire. The error is an fs.ErrNotExist if the instance has no role.
+// Credentials returns a cache of the role's credentials. The cache reads them from metadata when they are first needed, and again shortly before
+// they expire. If the instance has no role, the error of its Retrieve is an fs.ErrNotExist.
 func Credentials(metadata Metadata) *aws.CredentialsCache {
 	return aws.NewCredentialsCache(ec2rolecreds.New(func(o *ec2rolecreds.Options) { o.Client = metadata }))
 }
 
-// connectTimeout is how long a connection to AWS may take to be made, and as long again to be encrypted.
+// connectTimeout is how long it may take to connect to AWS. The TLS handshake that follows may take as long again.
 const connectTimeout = 5 * time.Second
 
-// Account returns the configuration for clients of the SDK that use the instance's role, in the instance's own region. It sends nothing to AWS.
-// Account reads the same environment variables as AWS's own programs, as far as they say where and how services are
-// reached: AWS_USE_FIPS_ENDPOINT, AWS_USE_DUALSTACK_ENDPOINT, AWS_ENDPOINT_URL, with the name of a service or without, and AWS_CA_BUNDLE.
-// Credentials in the environment are ignored.
+// Account returns the configuration for clients of the SDK that use the instance's role, in the instance's own region. It asks the metadata
+// service for the region, and sends nothing to AWS.
+//
+// Account reads those environment variables of AWS's own programs that say how to reach services: AWS_USE_FIPS_ENDPOINT,
+// AWS_USE_DUALSTACK_ENDPOINT, AWS_ENDPOINT_URL, with the name of a service or without, and AWS_CA_BUNDLE. It ignores credentials in the
+// environment.
 func (m Metadata) Account(ctx context.Context) (aws.Config, error) {
 	env, err := readEnvironment()
 	if err != nil {
@@ -77,7 +79,7 @@ func (m Metadata) Account(ctx context.Context) (aws.Config, error) {
 	}
 	cfg := aws.Config{
 		Region: region, Credentials: Credentials(m), HTTPClient: Unhurried(newHTTPClient(roots)),
-		ConfigSources: []any{env}, // Clients look up the settings of their own service there.
+		ConfigSources: []any{env}, // The client of each service looks up its own settings in env.
 	}
 	if endpoint := os.Getenv(endpointVariable); endpoint != "" {
 		cfg.BaseEndpoint = aws.String(strings.TrimSuffix(endpoint, "/"))
@@ -85,7 +87,8 @@ func (m Metadata) Account(ctx context.Context) (aws.Config, error) {
 	return cfg, nil
 }
 
-// Own returns the instance's own ID, and the configuration that account returns. account is usually Metadata.Account. Own sends nothing to AWS.
+// Own returns the ID of the instance that this process runs on, and the configuration that account returns. account is usually Metadata.Account.
+// Own asks the metadata service for the ID, and sends nothing to AWS.
 func Own(ctx context.Context, metadata Metadata, account func(context.Context) (aws.Config, error)) (id string, cfg aws.Config, err error) {
 	if id, err = metadata.Line(ctx, "instance-id"); err != nil {
 		return "", aws.Config{}, fmt.Errorf("asking the metadata service for the instance's ID: %w", err)
@@ -97,8 +100,8 @@ func Own(ctx context.Context, metadata Metadata, account func(context.Context) (
 // connections is how many connections to a service are kept for requests that are made at once.
 const connections = 8
 
-// newHTTPClient returns a client for requests that are seconds or minutes apart: it keeps no connection for long. roots are the certificate
-// authorities that the client trusts; nil means the system's.
+// newHTTPClient returns an HTTP client for AWS. It closes idle connections after seconds, as nth's requests may be minutes apart. roots are the
+// certificate authorities that the client trusts; nil means the system's.
 func newHTTPClient(roots *x509.CertPool) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
@@ -128,9 +131,12 @@ func readCABundle(path string) (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// Unhurried wraps an HTTP client for the SDK; nil means the SDK's own. The SDK closes a request's body as soon as the answer begins, while
-// net/http may still send it. net/http prefers the body's WriteTo, which returns io.EOF after that. net/http takes that for a failure, and
-// cuts the connection in the middle of the answer. So Unhurried hides all methods of the body but Read and Close.
+// Unhurried returns a client for the SDK that sends requests through client; if that is nil, through the SDK's own client. It hides all methods of
+// a request's body but Read and Close.
+//
+// The reason: the SDK closes the body as soon as the answer begins, while net/http may still be sending the body. net/http prefers a body's
+// WriteTo, which returns io.EOF once the body is closed. net/http takes that io.EOF for a failure, and cuts the connection in the middle of the
+// answer.
 func Unhurried(client aws.HTTPClient) aws.HTTPClient {
 	if client == nil {
 		client = awshttp.NewBuildableClient()
@@ -162,8 +168,10 @@ type RefusedError struct {
 func (e RefusedError) Error() string { return "the IAM role does not allow " + e.Action }
 
 // Explain says in plain words why a request to AWS failed; the SDK's own text is a paragraph. err is the SDK's error, action the request's
-// name in IAM policies, and timeout the limit that the request had. The result is ErrNoRole, a RefusedError, or another error that names the
-// action, and wraps err. It is nil if err is nil.
+// name in IAM policies, and timeout the limit that the request had.
+//
+// The result wraps err. It also wraps ErrNoRole or a RefusedError, if that is the reason. Any other reason is a text that names the action. If err
+// is nil, the result is nil.
 func Explain(action string, timeout time.Duration, err error) error {
 	if err == nil {
 		return nil
@@ -171,19 +179,19 @@ func Explain(action string, timeout time.Duration, err error) error {
 	return explained{explain(action, timeout, err), err}
 }
 
-// explained has the text of its error. errors.Is and errors.As find its cause, too.
+// explained is the error that Explain returns. Its text is that of the embedded error alone.
 type explained struct {
 	error
-	cause error
+	cause error // the SDK's error
 }
 
-// Unwrap returns both errors.
+// Unwrap returns both errors, for errors.Is and errors.As.
 func (e explained) Unwrap() []error { return []error{e.error, e.cause} }
 
-// explain returns the error whose text Explain shows.
+// explain returns the error that has the text for Explain. err is not nil.
 func explain(action string, timeout time.Duration, err error) error {
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist): // The metadata service has no credentials: see Credentials.
 		return ErrNoRole
 	case Refused(err):
 		return RefusedError{action}
@@ -197,14 +205,13 @@ func explain(action string, timeout time.Duration, err error) error {
 	if answer, ok := errors.AsType[*smithyhttp.ResponseError](err); ok && answer.HTTPStatusCode() > 0 {
 		return fmt.Errorf("calling %s: an answer of the status %d that cannot be read", action, answer.HTTPStatusCode())
 	}
-	if sending, ok := errors.AsType[*url.Error](err); ok { // Its text has the whole URL, which says no more than the action.
+	if sending, ok := errors.AsType[*url.Error](err); ok { // The text of sending has the whole URL, which says no more than the action.
 		err = sending.Err
 	}
 	return fmt.Errorf("calling %s: %w", action, err)
 }
 
-// Refused reports whether a service has answered that a request is not allowed, by whatever policy. Services have several
-// codes for it, some with the service's name as a prefix or "Exception" as a suffix.
+// Refused reports whether a service has answered that a policy does not allow the request. Services have several codes for that.
 func Refused(err error) bool {
 	switch Code(err) {
 	case "AccessDenied", "UnauthorizedOperation", "UnauthorizedAccess", "NotAuthorized", "Unauthorized":
@@ -222,8 +229,8 @@ func Throttled(err error) bool {
 	return false
 }
 
-// Code returns the error code in a service's answer, without the service's name in front and "Exception" at the end. It is empty if err is not
-// an answer of a service.
+// Code returns the error code in a service's answer, such as "AccessDenied". It leaves out the service's name before the code, and "Exception" after
+// it, which only some services have. If err is not an answer of a service, the code is empty.
 func Code(err error) string {
 	api, ok := errors.AsType[smithy.APIError](err)
 	if !ok {
@@ -233,9 +240,10 @@ func Code(err error) string {
 	return strings.TrimSuffix(code[strings.LastIndexByte(code, '.')+1:], "Exception")
 }
 
-// Pause returns how long to wait after that many failures in a row. The pause after one failure is first, doubled with each further failure,
-// longest at most. Pause returns a random part of that, between half and all, so that a fleet whose requests failed together does not retry
-// together.
+// Pause returns how long to wait before the next attempt, after a number of failures in a row. The upper limit of the pause is first after one
+// failure. It doubles with each further failure, and is longest at most.
+//
+// The pause is random, between half of that limit and all of it: machines whose requests failed together must not try again together.
 func Pause(failures int, first, longest time.Duration) time.Duration {
 	steps := min(max(failures, 1), 64) // After 64 doublings any pause has reached longest.
 	backoff := wait.Backoff{Duration: first / 2, Cap: longest / 2, Factor: 2, Jitter: 1, Steps: steps}
@@ -246,7 +254,7 @@ func Pause(failures int, first, longest time.Duration) time.Duration {
 	return pause
 }
 
-// Spread returns the interval changed by a random tenth at most, more or less, so that the machines of a fleet do not poll at the same moment.
+// Spread returns the interval, made longer or shorter by a random tenth at most: the machines of a fleet must not poll at the same moment.
 func Spread(interval time.Duration) time.Duration {
 	return wait.Jitter(interval*9/10, 2.0/9)
 }
