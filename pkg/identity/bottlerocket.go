@@ -7,30 +7,31 @@ import (
 	"path/filepath"
 )
 
-// The paths in a host container.
+// The paths of Bottlerocket in a host container: what belongs to the container, and the mounted root directory of the host.
 const (
 	containerHome = ".bottlerocket/host-containers/current"
 	containerHost = ".bottlerocket/rootfs"
 )
 
-// Container is a host container of Bottlerocket, as seen from within. Sources: https://bottlerocket.dev/en/os/latest/#/concepts/host-containers/,
-// and the code of host-ctr, which mounts these paths.
+// Container has the paths of a host container of Bottlerocket, as a process in the container sees them. Sources:
+// https://bottlerocket.dev/en/os/latest/#/concepts/host-containers/, and the code of host-ctr, which mounts these paths.
 type Container struct {
-	// UserData is the file with the value of "settings.host-containers.NAME.user-data", which need not exist, and
-	// StateDirectory a directory that survives the container and reboots.
-	UserData, StateDirectory string
+	// UserData is the file with the value of "settings.host-containers.NAME.user-data". The file need not exist.
+	UserData string
+	// StateDirectory is a directory whose content is kept when the container or the machine restarts.
+	StateDirectory string
 	// Host is the mounted root directory of the host, with the kubelet's kubeconfig and the socket of D-Bus; empty if the container is not
 	// superpowered.
 	Host string
 }
 
-// FindContainer looks for the paths of a host container below root, which is "/" for this process. It returns false if this process runs in no
+// FindContainer looks for the paths of a host container. root is "/", or a directory of a test. found is false if this process does not run in a
 // host container.
-func FindContainer(root string) (Container, bool) {
+func FindContainer(root string) (c Container, found bool) {
 	if !exists(filepath.Join(root, containerHome)) {
 		return Container{}, false
 	}
-	c := Container{
+	c = Container{
 		UserData: filepath.Join(root, containerHome, "user-data"), StateDirectory: filepath.Join(root, containerHome, "state"),
 	}
 	if path := filepath.Join(root, containerHost); exists(path) {

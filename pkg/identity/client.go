@@ -22,15 +22,15 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// ClientOptions say how a client proves whose it is, beyond what the kubeconfig says.
+// ClientOptions are the options of a client that are not in a kubeconfig.
 type ClientOptions struct {
 	// UserAgent identifies the program in the API server's audit log, as in "nth/v1.0.0".
 	UserAgent string
-	// Requested, if set, is called after each request to the API server, from several goroutines at once, with the HTTP method and the
-	// status code of the response; 0 if there was no response.
+	// Requested, if set, is called after each request to the API server. status is the HTTP status of the response; 0 if there was no
+	// response. Several goroutines call it at once.
 	Requested func(method string, status int)
 
-	root string // the directory that the exec plugin sees as "/"; "" means this process's root
+	root string // the directory that the exec plugin sees as "/"; "" means the root of this process
 }
 
 // Description describes a client for messages.
@@ -45,14 +45,14 @@ type Client struct {
 	kubernetes.Interface
 	Description
 
-	version     string            // identifies the kubeconfig, its path and the files that it names
-	certificate *x509.Certificate // the client certificate in the kubeconfig; nil if there is none
-	through     http.RoundTripper // adds the credential to each request
+	version     string            // identifies the kubeconfig, its path and the contents of the files that it names; see Kubelet.load
+	certificate *x509.Certificate // the client certificate of the kubeconfig; nil if there is none
+	through     http.RoundTripper // sends requests with the credential
 	address     *url.URL          // the API server's
 }
 
-// Connect makes a client from a kubeconfig file or, if that is "", from the service account of the pod that this process runs in. It
-// makes no request. Files that the kubeconfig names are read again when they change.
+// Connect makes a client for nth-queue, and sends no request. path is that of a kubeconfig. If path is "", the client uses the service account of
+// the pod that this process runs in. client-go reads the files with tokens and certificates again when they change.
 func Connect(path string, opts ClientOptions) (*Client, error) {
 	if path == "" {
 		config, err := rest.InClusterConfig()
@@ -72,8 +72,10 @@ func Connect(path string, opts ClientOptions) (*Client, error) {
 	return k.client(path, opts)
 }
 
-// newClient makes a client from a configuration, and modifies that. source says where the configuration was found. static describes the token or
-// certificate in the configuration; if that is "", the configuration's exec plugin is used.
+// newClient makes a client from a configuration, and sends no request. It modifies the configuration. source says in words where the configuration
+// was found. static describes in words its token or certificate; if it has neither, static is "", and the client uses its exec plugin, if any.
+//
+// No error quotes a secret.
 func newClient(config *rest.Config, source, static string, opts ClientOptions) (*Client, error) {
 	failed := func(err error) (*Client, error) { return nil, text.Redacted(fmt.Errorf("using %s: %w", source, err)) }
 	address, _, err := rest.DefaultServerUrlFor(config)
@@ -84,12 +86,12 @@ func newClient(config *rest.Config, source, static string, opts ClientOptions) (
 	c.Source, c.Credential = source, text.Redact(cmp.Or(static, "nothing"))
 	c.Server = text.Redact((&url.URL{Scheme: address.Scheme, Host: address.Host, Path: strings.TrimSuffix(address.Path, "/")}).String())
 	pair, err := tls.X509KeyPair(config.CertData, config.KeyData)
-	if err != nil {
-		pair, _ = tls.LoadX509KeyPair(config.CertFile, config.KeyFile) // An error means that the kubeconfig has no certificate.
+	if err != nil { // The certificate may be in files. If it is not there either, there is none.
+		pair, _ = tls.LoadX509KeyPair(config.CertFile, config.KeyFile)
 	}
 	c.certificate = pair.Leaf
 	config.UserAgent = opts.UserAgent
-	if config.Proxy == nil { // The kubeconfig names none.
+	if config.Proxy == nil { // The kubeconfig names no proxy.
 		config.Proxy = proxyOfEnvironment()
 	}
 	proxy, err := config.Proxy(&http.Request{URL: address})
@@ -100,7 +102,7 @@ func newClient(config *rest.Config, source, static string, opts ClientOptions) (
 		c.Proxy = (&url.URL{Scheme: proxy.Scheme, Host: proxy.Host}).String()
 	}
 	spec := config.ExecProvider
-	config.ExecProvider = nil // client-go must not run it as well.
+	config.ExecProvider = nil // nth runs the exec plugin (plugin.go). client-go must not run it, too.
 	if c.through, err = kube.NewTransport(config); err != nil {
 		return failed(err)
 	}
@@ -121,10 +123,11 @@ func newClient(config *rest.Config, source, static string, opts ClientOptions) (
 	return c, nil
 }
 
-// errProxyVariable means that net/http would take a part of the proxy's password for the host, and look that up in the DNS.
+// errProxyVariable means that net/http would take a part of the proxy's password for the host, and ask the DNS for that.
 var errProxyVariable = errors.New("HTTPS_PROXY or HTTP_PROXY is no address of a proxy; /, ? and # in its password are written as %2F, %3F and %23")
 
-// proxyOfEnvironment returns what finds the proxy for a request by the environment, as net/http does. Its error does not quote the environment.
+// proxyOfEnvironment returns a function that finds the proxy for a request in the environment variables, as net/http does. Without a proxy, the
+// URL is nil. The function's error does not quote the variables.
 func proxyOfEnvironment() func(*http.Request) (*url.URL, error) {
 	find := httpproxy.FromEnvironment().ProxyFunc()
 	return func(request *http.Request) (*url.URL, error) {
@@ -136,13 +139,13 @@ func proxyOfEnvironment() func(*http.Request) (*url.URL, error) {
 	}
 }
 
-// node asks the API server for the name of the node to which the credential belongs.
+// node asks the API server for the name of the node whose kubelet the credential belongs to. A credential of any other user is an error.
 func (c *Client) node(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, kube.Read)
 	defer cancel()
 	review, err := c.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authentication.SelfSubjectReview{}, meta.CreateOptions{})
 	if err != nil {
-		return "", fmt.Errorf("asking %s whose credential is in %s: %w%s", c.Server, c.Source, err, c.fault())
+		return "", fmt.Errorf("asking %s whose credential is in %s: %w%s", c.Server, c.Source, err, c.expiry())
 	}
 	user := review.Status.UserInfo.Username
 	node, found := strings.CutPrefix(user, nodeUser)
@@ -152,8 +155,8 @@ func (c *Client) node(ctx context.Context) (string, error) {
 	return node, nil
 }
 
-// fault explains a failed request by the client certificate, if that has expired. It returns the end of an error message; "" otherwise.
-func (c *Client) fault() string {
+// expiry is the end of the error message of a failed request: that the client certificate has expired; "" if it has not.
+func (c *Client) expiry() string {
 	if leaf := c.certificate; leaf != nil && time.Now().After(leaf.NotAfter) {
 		return "; the client certificate has expired: it was valid until " + leaf.NotAfter.UTC().Format("2006-01-02 15:04 UTC")
 	}

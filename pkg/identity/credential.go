@@ -11,42 +11,46 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-// runPause is the shortest time between two runs of a plugin: a drain makes hundreds of requests, and an expiry may be wrong.
+// runPause is the shortest time between two runs of an exec plugin. A drain makes hundreds of requests, and the plugin may print an expiry that has
+// passed already.
 const runPause = 10 * time.Second
 
 // credential is a token that authenticates requests to the API server.
 type credential struct {
 	token   string
 	expires time.Time // zero if the token has no expiry
-	renew   time.Time // when the token is half as old as it may become
+	renew   time.Time // when to get the next token: half the time to the expiry; zero if the token has no expiry
 }
 
-// passed reports whether a time is over; the zero time never is.
+// passed reports whether a time has come; the zero time never does.
 func passed(t time.Time) bool { return !t.IsZero() && !time.Now().Before(t) }
 
-// keeper keeps a credential that an exec plugin makes, and renews it in time: KeepWarm asks for it at least once in kube.WarmUp. One credential
-// is made at a time. A request waits for it only if the keeper has none to use, and no longer than its context.
+// keeper keeps the last credential that an exec plugin has made, and renews that before it expires. KeepWarm sends a request at least once in
+// kube.WarmUp, so that the keeper gets the chance to do so.
+//
+// The plugin runs once at a time. A request waits for the plugin only if the keeper has no usable credential, and no longer than the request's
+// context.
 type keeper struct {
-	// create makes a credential. It has a time limit of its own.
+	// create runs the exec plugin to make a credential. It has a time limit of its own.
 	create func(context.Context) (credential, error)
 
-	kept   atomic.Pointer[credential] // the last one that was made
-	making singleflight.Group
-	// Only renew uses these: when create was called last, and its error.
+	kept   atomic.Pointer[credential] // the last credential that was made; nil before the first
+	making singleflight.Group         // runs renew, once at a time
+	// Only renew uses these: when create last returned, and its error.
 	called  time.Time
 	failure error
 }
 
-// get returns a credential for a request. If refused is not nil, the API server has just refused that one to this request.
+// get returns a credential for a request. refused is the credential that the API server has just refused to this request; nil at the first attempt.
 func (k *keeper) get(ctx context.Context, refused *credential) (*credential, error) {
 	kept := k.kept.Load()
 	usable := kept != nil && kept != refused && !passed(kept.expires)
 	if usable && !passed(kept.renew) {
 		return kept, nil
 	}
-	// Other requests wait for it, too, so it outlasts this one.
+	// Other requests wait for the same run of the plugin, so the end of this request must not end that run.
 	made := k.making.DoChan("", func() (any, error) { return k.renew(context.WithoutCancel(ctx)) })
-	if usable { // It is renewed in the background.
+	if usable { // The plugin runs in the background.
 		return kept, nil
 	}
 	select {
@@ -56,11 +60,12 @@ func (k *keeper) get(ctx context.Context, refused *credential) (*credential, err
 		}
 		return result.Val.(*credential), nil //nolint:forcetypeassert // renew returns no other type.
 	case <-ctx.Done():
-		return nil, fmt.Errorf("getting credentials: nothing has come yet: %w", ctx.Err())
+		return nil, fmt.Errorf("getting credentials: the exec plugin has not ended yet: %w", ctx.Err())
 	}
 }
 
-// renew makes a credential and keeps it. Within runPause, it returns the last result again.
+// renew makes a credential and keeps it. The result is a *credential. Within runPause after the last run of the plugin, renew returns the result of
+// that run again.
 func (k *keeper) renew(ctx context.Context) (any, error) {
 	if !k.called.IsZero() && time.Since(k.called) < runPause {
 		return k.kept.Load(), k.failure
@@ -88,18 +93,19 @@ var _ utilnet.RoundTripperWrapper = authenticated{}
 // WrappedRoundTripper lets Kubernetes' libraries find the transport that has the connections, for example to close idle ones.
 func (a authenticated) WrappedRoundTripper() http.RoundTripper { return a.next }
 
-// RoundTrip implements http.RoundTripper. A request whose credential is refused is repeated once with another credential,
-// unless its body can be read only once.
+// RoundTrip implements http.RoundTripper. If the API server refuses the credential (401), RoundTrip sends the request once more with another
+// credential. It does not if the keeper has no other, or if the request's body can be read only once.
 func (a authenticated) RoundTrip(request *http.Request) (*http.Response, error) {
 	c, err := a.keeper.get(request.Context(), nil)
 	if err != nil {
 		if request.Body != nil {
-			_ = request.Body.Close() // as a RoundTripper must
+			_ = request.Body.Close() // A RoundTripper must close the body, also after an error.
 		}
 		return nil, err
 	}
 	response, err := a.send(request, c)
-	if err != nil || response.StatusCode != http.StatusUnauthorized || request.Body != nil && request.GetBody == nil {
+	repeatable := request.Body == nil || request.GetBody != nil
+	if err != nil || response.StatusCode != http.StatusUnauthorized || !repeatable {
 		return response, err
 	}
 	other, err := a.keeper.get(request.Context(), c)
@@ -108,13 +114,13 @@ func (a authenticated) RoundTrip(request *http.Request) (*http.Response, error) 
 		repeated.Body, err = request.GetBody()
 	}
 	if err != nil || other == c {
-		return response, nil //nolint:nilerr // There is no other credential, or the body is lost: the caller gets the 401.
+		return response, nil //nolint:nilerr // There is no other credential, or no second body: the caller gets the 401.
 	}
-	_ = response.Body.Close() // It is replaced.
+	_ = response.Body.Close() // The caller gets the second response.
 	return a.send(repeated, other)
 }
 
-// send makes a request with a credential.
+// send sends a request with a credential. It does not change request.
 func (a authenticated) send(request *http.Request, c *credential) (*http.Response, error) {
 	request = utilnet.CloneRequest(request)
 	request.Header.Set("Authorization", "Bearer "+c.token)

@@ -20,7 +20,7 @@ import (
 // fileLimit is the most that is read of a kubeconfig, in bytes.
 const fileLimit = 4 << 20
 
-// kubeconfig is the cluster and the user that the current context of a kubeconfig names. This process can open their paths (see resolve).
+// kubeconfig has the cluster and the user that the current context of a kubeconfig names. This process can open the paths in them: see resolve.
 type kubeconfig struct {
 	cluster *api.Cluster
 	user    *api.AuthInfo
@@ -35,8 +35,9 @@ var (
 	errKubeconfig = errors.New(`it is no kubeconfig; "kubectl config view --kubeconfig" says why`)
 )
 
-// parse reads the text of a kubeconfig. path is where the kubeconfig is, and root the host's root directory ("" means this process's). No error
-// quotes a value of the kubeconfig. Errors of client-go do, even parts of a key, a token or a password.
+// parse reads the text of a kubeconfig. path is the file's path, and root the host's root directory; "" means this process's root.
+//
+// No error quotes a value of the kubeconfig. Errors of client-go may, even parts of a key, a token or a password, so parse drops them.
 func parse(document []byte, path, root string) (kubeconfig, error) {
 	whole, err := clientcmd.Load(document)
 	if err != nil {
@@ -51,7 +52,9 @@ func parse(document []byte, path, root string) (kubeconfig, error) {
 		return kubeconfig{}, errContext
 	}
 	if proxy := k.cluster.ProxyURL; proxy != "" {
-		if found, err := url.Parse(proxy); err != nil || text.HidesUser(found) || !slices.Contains([]string{"http", "https", "socks5"}, found.Scheme) {
+		parsed, err := url.Parse(proxy)
+		valid := err == nil && slices.Contains([]string{"http", "https", "socks5"}, parsed.Scheme)
+		if !valid || text.HidesUser(parsed) {
 			return kubeconfig{}, errProxy
 		}
 	}
@@ -59,20 +62,25 @@ func parse(document []byte, path, root string) (kubeconfig, error) {
 	return k, nil
 }
 
-// resolve turns the paths in a kubeconfig into ones that this process can open. Relative ones start at the kubeconfig's directory, absolute ones
-// at root. The path of the exec plugin is the exception: it starts at root, because the plugin runs with that as its root directory.
+// resolve turns the paths of files in a kubeconfig into paths that this process can open. Relative paths start at the kubeconfig's directory,
+// absolute ones at root.
+//
+// It also turns a relative path of the exec plugin into an absolute one. The plugin runs with root as its root directory, so its path does not
+// begin with root.
 func (k kubeconfig) resolve(path, root string) {
 	dir := filepath.Dir(path)
 	for _, file := range k.files() {
 		switch {
-		case *file == "": // The kubeconfig names no such file.
+		case *file == "": // The kubeconfig does not have this field.
 		case !filepath.IsAbs(*file):
 			*file = filepath.Join(dir, *file)
 		default:
 			*file = filepath.Join(root, *file)
 		}
 	}
-	if exec := k.user.Exec; exec != nil && strings.Contains(exec.Command, "/") && !filepath.IsAbs(exec.Command) {
+	exec := k.user.Exec
+	isRelative := exec != nil && strings.Contains(exec.Command, "/") && !filepath.IsAbs(exec.Command) // Without a slash, it is found in $PATH.
+	if isRelative {
 		if root != "" { // The plugin sees the kubeconfig's directory without root in front.
 			dir = strings.TrimPrefix(dir, filepath.Join("/", root))
 		}
@@ -85,8 +93,8 @@ func (k kubeconfig) files() []*string {
 	return []*string{&k.cluster.CertificateAuthority, &k.user.ClientCertificate, &k.user.ClientKey, &k.user.TokenFile}
 }
 
-// version identifies the contents of the files that the kubeconfig names: their times and sizes. The error is an ErrNotYet if a file is missing
-// or empty. Then it is worth waiting: the kubelet writes its first certificate when the cluster has signed that.
+// version identifies the contents of the files that the kubeconfig names, by their times and sizes. If a file is missing or empty, the error is an
+// ErrNotYet: the kubelet writes its first certificate once the cluster has signed that.
 func (k kubeconfig) version() (version string, err error) {
 	for _, path := range k.files() {
 		if *path == "" {
@@ -96,7 +104,7 @@ func (k kubeconfig) version() (version string, err error) {
 		switch {
 		case err != nil:
 			return "", missingIsNotYet(err)
-		case !found.Mode().IsRegular(): // A named pipe would be read for ever.
+		case !found.Mode().IsRegular(): // The read of a named pipe may never end.
 			return "", fmt.Errorf("%s is no file", *path)
 		case found.Size() == 0: // client-go takes an empty certificate authority for the system's.
 			return "", fmt.Errorf("%w: %s is empty", ErrNotYet, *path)
@@ -106,8 +114,8 @@ func (k kubeconfig) version() (version string, err error) {
 	return version, nil
 }
 
-// static describes the token or client certificate in the kubeconfig, or in a file that the kubeconfig names; "" if it has neither. Such a
-// credential takes precedence over an exec plugin.
+// static describes in words the token or client certificate that the kubeconfig contains or names as a file; "" if it has neither. Such a credential
+// takes precedence over an exec plugin.
 func (k kubeconfig) static() string {
 	switch u := k.user; {
 	case u.TokenFile != "":
@@ -122,19 +130,19 @@ func (k kubeconfig) static() string {
 	return ""
 }
 
-// client returns a client for the kubeconfig's cluster and user. path is where the kubeconfig was found. No error quotes a value of the kubeconfig.
+// client makes a client for the kubeconfig's cluster and user. path is where the kubeconfig was found. No error quotes a value of the kubeconfig.
 func (k kubeconfig) client(path string, opts ClientOptions) (*Client, error) {
-	used := api.NewConfig()
+	used := api.NewConfig() // a kubeconfig with this cluster and this user alone
 	used.Clusters["used"], used.AuthInfos["used"] = k.cluster, k.user
 	used.Contexts["used"], used.CurrentContext = &api.Context{Cluster: "used", AuthInfo: "used"}, "used"
 	config, err := clientcmd.NewDefaultClientConfig(*used, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("using %s: %w", path, errUser) // err could quote values.
+		return nil, fmt.Errorf("using %s: %w", path, errUser) // err may quote values.
 	}
 	return newClient(config, path, k.static(), opts)
 }
 
-// readFile reads a whole file of fileLimit at most. A path whose read could block for ever, such as that of a named pipe, is an error.
+// readFile reads a whole file of at most fileLimit bytes. A longer file is an error, and so is a named pipe, whose read may never end.
 func readFile(path string) ([]byte, error) {
 	found, err := os.Stat(path)
 	if err != nil {
@@ -147,7 +155,7 @@ func readFile(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = file.Close() }() // It was only read.
+	defer func() { _ = file.Close() }()
 	content, err := io.ReadAll(io.LimitReader(file, fileLimit+1))
 	if len(content) > fileLimit {
 		return nil, fmt.Errorf("%s has more than %d bytes", path, fileLimit)
@@ -155,7 +163,7 @@ func readFile(path string) ([]byte, error) {
 	return content, err
 }
 
-// missingIsNotYet makes an fs.ErrNotExist an ErrNotYet, and returns any other error as it is.
+// missingIsNotYet wraps an fs.ErrNotExist as an ErrNotYet, and returns any other error as it is.
 func missingIsNotYet(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: %w", ErrNotYet, err)

@@ -1,16 +1,16 @@
-// Package identity borrows the kubelet's identity: it makes a client from the kubelet's own kubeconfig, and finds out which node that is.
-// Newcomers begin with Kubelet in this file.
+// Package identity borrows the kubelet's identity: it makes a client from the kubelet's own kubeconfig, and finds out which node that is. Start with
+// Kubelet in this file. docs/design.md describes what a kubelet's identity may do.
 //
-// The node's name comes from the credential. Every authenticated user may ask the API server for its user name, and that of a kubelet is
-// "system:node:<name>"; hostnames, DNS and cloud metadata differ from it on some nodes. A credential that does not belong to a node is an
-// error. It is asked for again with each warm-up, every few seconds in a drain, and when a request has failed or was refused: a certificate
-// may be renewed under another name.
+// The node's name comes from the credential. Every authenticated user may ask the API server for its own user name. A kubelet's user name is
+// "system:node:<name>"; hostnames, DNS and cloud metadata have another name on some nodes. A credential that does not belong to a node is an error.
 //
-// The kubelet may change its kubeconfig, so nth reads that again at the same times, with the files that it names. All callers get the same
-// client: each of its requests goes to the server, and with the credential, that were confirmed last. A kubeconfig that does not exist yet (the
-// kubelet has not joined) is ErrNotYet. If the kubeconfig is deleted or becomes invalid, the client that works stays in use.
+// A look reads the kubeconfig, with the files that the kubeconfig names, and asks the API server for the node's name: the kubelet may change its
+// kubeconfig, or renew its certificate under another name. There is a look at each warm-up, every few seconds in a drain, and when a request has
+// failed or was refused.
 //
-// docs/design.md describes what a kubelet's identity may do.
+// All callers get the same client. It sends each request to the API server, and with the credential, that the last successful look has confirmed.
+// While the kubelet has no kubeconfig, as it has not joined the cluster, the error is ErrNotYet. If the kubeconfig is deleted later, or becomes
+// invalid, the client that works stays in use.
 package identity
 
 import (
@@ -37,35 +37,35 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// SearchPaths are the usual paths of a kubelet's kubeconfig, in the order in which they are tried: Amazon's and Ubuntu's
-// EKS images, Bottlerocket, kubeadm.
+// SearchPaths are the usual paths of a kubelet's kubeconfig: on Amazon's and Ubuntu's EKS images, on Bottlerocket, with kubeadm. nth takes the first
+// that exists.
 var SearchPaths = []string{
 	"/var/lib/kubelet/kubeconfig",
 	"/etc/kubernetes/kubelet/kubeconfig",
 	"/etc/kubernetes/kubelet.conf",
 }
 
-// ErrNotYet means that the kubelet has no credential yet, and that it is worth waiting for one.
+// ErrNotYet means that the kubelet has no credential yet: the caller should wait, and try again.
 var ErrNotYet = errors.New("the kubelet has not joined its cluster yet")
 
 // nodeUser is the prefix of every kubelet's user name; the rest is the node's name.
 const nodeUser = "system:node:"
 
-// Options say where the identity is found.
+// Options are the options of a Kubelet: where its kubeconfig is, and how its client behaves.
 type Options struct {
 	ClientOptions
 	// Kubeconfig is the file's path; empty means the first of SearchPaths that exists.
 	Kubeconfig string
-	// Root is the host's root directory; empty means "/". Kubeconfig, the files that it names and the exec plugin are below it.
+	// Root is the host's root directory; empty means "/". The kubeconfig, the files that the kubeconfig names, and the exec plugin are below
+	// Root.
 	Root string
-	// Document, if set, is the text of a kubeconfig, and Kubeconfig is ignored.
+	// Document, if set, is the text of a kubeconfig; then Kubeconfig is ignored.
 	Document []byte
 }
 
-// Identity is a client with the rights of one node's kubelet. Its requests have no rate limit, and no timeout but their
-// context's.
+// Identity is a client with the rights of one node's kubelet. The client's requests have no rate limit, and no timeout but their context's.
 type Identity struct {
-	// Client is the same for all identities of a Kubelet. A request goes where the identity that is known then says.
+	// Client is the same for all identities of a Kubelet: see following.
 	Client kubernetes.Interface
 	// Node is the name of the node.
 	Node string
@@ -75,18 +75,18 @@ type Identity struct {
 // Kubelet finds the identity and keeps it. Its methods may be called from several goroutines.
 type Kubelet struct {
 	opts   Options
-	client kubernetes.Interface // that of each Identity
-	known  atomic.Pointer[known]
+	client kubernetes.Interface  // the Client of each Identity
+	known  atomic.Pointer[known] // nil before the first look that succeeds
 
-	// looks are looks at the kubeconfig, one at a time. Only a look uses what follows: when it began, its error, and the last client that was
-	// made, which the API server may not have confirmed.
-	looks  singleflight.Group
-	looked time.Time
-	result error
-	newest *Client
+	looks singleflight.Group // runs the looks, one at a time
+	// Only a look uses these: when the last look began, its error, and the last client that was made, which the API server may not have
+	// confirmed.
+	looked  time.Time
+	lookErr error
+	newest  *Client
 }
 
-// known is the client in use, and the node that the API server has confirmed for it.
+// known is the client in use, and the name of the node that the API server has confirmed for it.
 type known struct {
 	*Client
 	node string
@@ -96,16 +96,16 @@ type known struct {
 func New(opts Options) *Kubelet {
 	opts.UserAgent, opts.root = cmp.Or(opts.UserAgent, "nth"), opts.Root // The exec plugin has the host's root directory, too.
 	k := &Kubelet{opts: opts}
-	k.client, _ = kube.NewClient("https://api-server", following{k}) // following replaces the address, which is valid.
+	k.client, _ = kube.NewClient("https://api-server", following{k}) // The address is valid, so that there is no error. following replaces it.
 	return k
 }
 
-// lookPause is the shortest time between two looks, except those of KeepWarm. A drain calls Identity all the time. In each drain the API server
-// refuses some requests, such as the eviction of a pod that is no longer on the node, and each refusal asks for a look.
+// lookPause is the shortest time between two looks, except those of KeepWarm. A drain calls Identity all the time. And the API server refuses some
+// requests of each drain, such as the eviction of a pod that is no longer on the node; each refusal would cause a look.
 const lookPause = 5 * time.Second
 
-// Identity returns the kubelet's identity. If one is known, it returns that at once, and looks for changes in the background. Otherwise it waits
-// for a look. The error is an ErrNotYet if the kubelet has no credential yet: try again later.
+// Identity returns the kubelet's identity. If an earlier look has found it, Identity does not wait, and a look in the background finds changes.
+// Otherwise Identity waits for a look. If the kubelet has no credential yet, the error is an ErrNotYet: try again later.
 func (k *Kubelet) Identity(ctx context.Context) (Identity, error) {
 	if k.known.Load() == nil {
 		if err := k.lookNow(ctx); err != nil {
@@ -113,22 +113,24 @@ func (k *Kubelet) Identity(ctx context.Context) (Identity, error) {
 		}
 	}
 	k.look(ctx, lookPause) // in the background
-	in := k.known.Load()
-	return Identity{Client: k.client, Node: in.node, Description: in.Description}, nil
+	inUse := k.known.Load()
+	return Identity{Client: k.client, Node: inUse.node, Description: inUse.Description}, nil
 }
 
-// look looks at the kubeconfig in the background, unless that began less than pause ago. The result is that of this look, or of the last one.
+// look starts a look in the background, unless the last look began less than pause ago. The channel gets the error of the look or, if none was
+// started, of the last one. If a look runs already, the channel gets the error of that.
 func (k *Kubelet) look(ctx context.Context, pause time.Duration) <-chan singleflight.Result {
 	return k.looks.DoChan("", func() (any, error) {
 		if k.looked.IsZero() || time.Since(k.looked) >= pause {
 			k.looked = time.Now()
-			k.result = text.Redacted(k.refresh(context.WithoutCancel(ctx))) // Other callers wait for it, too.
+			k.lookErr = text.Redacted(k.refresh(context.WithoutCancel(ctx))) // Other callers wait for this look, too, so ctx must not end it.
 		}
-		return nil, k.result
+		return nil, k.lookErr
 	})
 }
 
-// lookNow looks at the kubeconfig, and returns why known could not be confirmed or brought up to date. If ctx ends first, the look continues.
+// lookNow starts a look, or joins the one that runs, and waits for its error. The error says why k.known could not be confirmed or brought up to
+// date. If ctx ends first, the look continues.
 func (k *Kubelet) lookNow(ctx context.Context) error {
 	select {
 	case look := <-k.look(ctx, 0):
@@ -138,12 +140,15 @@ func (k *Kubelet) lookNow(ctx context.Context) error {
 	}
 }
 
-// refresh brings k.known up to date with the kubeconfig. If the kubeconfig is unchanged or cannot be used, refresh asks the API server again
-// which node the credential in use belongs to. Each look calls it once.
+// refresh is a look: it brings k.known up to date with the kubeconfig. If the kubeconfig is unchanged or cannot be used, refresh asks the API server
+// again which node the credential in use belongs to.
+//
+// The error says what is wrong with the kubeconfig, or with the client in use. Even then, that client stays in use.
 func (k *Kubelet) refresh(ctx context.Context) error {
 	inUse := k.known.Load()
 	newest, failure := k.load()
-	if failure == nil && (inUse == nil || newest != inUse.Client) {
+	isNew := failure == nil && (inUse == nil || newest != inUse.Client)
+	if isNew {
 		if failure = k.confirm(ctx, newest); failure == nil {
 			return nil
 		}
@@ -154,39 +159,40 @@ func (k *Kubelet) refresh(ctx context.Context) error {
 	return errors.Join(failure, k.confirm(ctx, inUse.Client))
 }
 
-// confirm asks the API server which node a client's credential belongs to, and puts the client in use. Callers of Identity keep the Client that
-// they got first: its requests go through the client in use (see following).
+// confirm asks the API server which node a client's credential belongs to. If the API server answers, confirm makes that the client in use. Requests
+// of k.client, which callers of Identity keep, then go through it: see following.
 func (k *Kubelet) confirm(ctx context.Context, c *Client) error {
 	node, err := c.node(ctx)
 	if err != nil {
 		return err
 	}
-	if before := k.known.Swap(&known{c, node}); before != nil && before.Client != c {
+	if before := k.known.Swap(&known{c, node}); before != nil && before.Client != c { // The client before is no longer in use.
 		go utilnet.CloseIdleConnectionsFor(before.through)
 	}
 	return nil
 }
 
-// following is a transport that sends each request through the client in use: to its API server, with its credential.
+// following is the transport of Kubelet.client. It sends each request through the client in use: to that client's API server, with its credential.
 type following struct{ *Kubelet }
 
 // RoundTrip implements http.RoundTripper. After a failed or refused request, it starts a look: the kubeconfig may have changed.
 func (f following) RoundTrip(request *http.Request) (*http.Response, error) {
-	to := f.known.Load()
+	inUse := f.known.Load() // not nil: only Identity hands out the client
 	aimed := utilnet.CloneRequest(request)
-	aimed.URL, aimed.Host = &url.URL{}, ""
+	aimed.URL, aimed.Host = &url.URL{}, "" // CloneRequest shares the URL with request.
 	*aimed.URL = *request.URL
-	aimed.URL.Scheme, aimed.URL.Host, aimed.URL.User = to.address.Scheme, to.address.Host, to.address.User
-	aimed.URL.Path = strings.TrimSuffix(to.address.Path, "/") + request.URL.Path
-	response, err := to.through.RoundTrip(aimed)
+	aimed.URL.Scheme, aimed.URL.Host, aimed.URL.User = inUse.address.Scheme, inUse.address.Host, inUse.address.User
+	aimed.URL.Path = strings.TrimSuffix(inUse.address.Path, "/") + request.URL.Path
+	response, err := inUse.through.RoundTrip(aimed)
+	failed := err != nil && !errors.Is(err, context.Canceled) // Canceled: the caller has ended the request.
 	refused := err == nil && (response.StatusCode == http.StatusUnauthorized || response.StatusCode == http.StatusForbidden)
-	if refused || err != nil && !errors.Is(err, context.Canceled) {
+	if failed || refused {
 		f.look(request.Context(), lookPause) // KeepWarm reports what keeps failing.
 	}
 	return response, err
 }
 
-// document returns the path and the text of the kubeconfig.
+// document returns the path and the text of the kubeconfig. If there is none, the error is an ErrNotYet.
 func (k *Kubelet) document() (path string, document []byte, err error) {
 	if k.opts.Document != nil {
 		return "in memory", k.opts.Document, nil
@@ -203,15 +209,15 @@ func (k *Kubelet) document() (path string, document []byte, err error) {
 		if err == nil {
 			return path, document, nil
 		}
-		if !errors.Is(err, fs.ErrNotExist) {
+		if !errors.Is(err, fs.ErrNotExist) { // A kubeconfig that cannot be read must not make nth use the next path.
 			return "", nil, fmt.Errorf("reading the kubeconfig: %w", err)
 		}
 	}
 	return "", nil, fmt.Errorf("%w: there is no kubeconfig at %s", ErrNotYet, strings.Join(paths, ", "))
 }
 
-// load returns a client for the kubeconfig as it is now. It makes one if the kubeconfig, or a file that it names, has changed, and sends no
-// request.
+// load returns a client for the kubeconfig as it is now, and sends no request. If neither the kubeconfig nor a file that it names has changed, that
+// is k.newest. Otherwise load makes a client, and keeps it as k.newest.
 func (k *Kubelet) load() (*Client, error) {
 	path, document, err := k.document()
 	if err != nil {
@@ -242,7 +248,7 @@ func (k *Kubelet) load() (*Client, error) {
 	return client, nil
 }
 
-// Labels requests the labels of the node.
+// Labels reads the labels of the identity's Node from the API server.
 func (id Identity) Labels(ctx context.Context) (map[string]string, error) {
 	node, err := id.Client.CoreV1().Nodes().Get(ctx, id.Node, meta.GetOptions{})
 	if err != nil {
@@ -251,12 +257,13 @@ func (id Identity) Labels(ctx context.Context) (map[string]string, error) {
 	return node.Labels, nil
 }
 
-// failurePause is the pause after a failure: the identity must work by the next notice.
+// failurePause is the longest pause of KeepWarm after a failure: the identity must work before the next notice.
 const failurePause = 10 * time.Second
 
-// KeepWarm looks at the kubeconfig and uses the credential at about this interval until ctx ends, the first time at once. So a connection, a
-// token and a certificate are ready when a drain needs them, and a replaced kubeconfig is noticed. After a failure the interval is shorter.
-// KeepWarm calls report with the result of each attempt, in this goroutine; nil means that the identity works.
+// KeepWarm makes a look at once, and then one at about each interval, until ctx ends. So nth finds a replaced kubeconfig, and a connection, a token
+// and a certificate are ready when a drain needs them. After a failure, the next look comes after failurePause at the latest.
+//
+// KeepWarm calls report with the error of each look, in this goroutine; nil means that the identity works.
 func (k *Kubelet) KeepWarm(ctx context.Context, interval time.Duration, report func(error)) {
 	for {
 		err := k.lookNow(ctx)
@@ -271,7 +278,7 @@ func (k *Kubelet) KeepWarm(ctx context.Context, interval time.Duration, report f
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(wait.Jitter(pause*9/10, 2.0/9)): // a tenth more or less, so that the nodes of a fleet do not ask in step
+		case <-time.After(wait.Jitter(pause*9/10, 2.0/9)): // a tenth more or less, so that the nodes of a cluster do not ask all at once
 		}
 	}
 }

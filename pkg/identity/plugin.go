@@ -28,26 +28,27 @@ const (
 	quoteLimit = 500
 )
 
-// plugin runs the exec plugin of a kubeconfig, as client-go does, but fit for a daemon. client-go waits for an exec plugin without a limit, and
-// all requests wait with it. nth kills the exec plugin with its process group when it does not end in time, and can run it again.
+// plugin runs the exec plugin of a kubeconfig. client-go can do that, too, but waits for an exec plugin without a limit, and all requests wait with
+// it. nth kills an exec plugin that does not end in time, with the plugin's process group, and can run the plugin again.
 //
-// The input and the output of a plugin are Kubernetes' formats, of which v1 and v1beta1 have the same fields:
+// The input and the output of an exec plugin are Kubernetes' formats, of which v1 and v1beta1 have the same fields:
 // https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins
 type plugin struct {
 	name string // for errors
 	spec *api.ExecConfig
 	env  []string
-	root string // the directory that the plugin sees as "/"; "" for this process's
+	root string // the directory that the exec plugin sees as "/"; "" means the root of this process
 }
 
-// newPlugin prepares the exec plugin of a kubeconfig, and does not run it. root is the directory that the plugin sees as "/"; ""
-// means this process's root. The plugin has this process's environment; variables in the kubeconfig override it.
+// newPlugin prepares to run the exec plugin that a kubeconfig specifies, and does not run it. root is the directory that the exec plugin sees as "/";
+// "" means the root of this process. The exec plugin gets this process's environment; variables in the kubeconfig override those.
 func newPlugin(spec *api.ExecConfig, root string) (*plugin, error) {
 	p := &plugin{name: filepath.Base(spec.Command), spec: spec, root: root}
 	if p.spec.InteractiveMode == api.AlwaysExecInteractiveMode {
 		return nil, fmt.Errorf("the exec plugin %s wants a terminal (interactiveMode: Always), and a daemon has none", p.name)
 	}
-	if known := []string{v1.SchemeGroupVersion.String(), v1beta1.SchemeGroupVersion.String()}; !slices.Contains(known, p.spec.APIVersion) {
+	known := []string{v1.SchemeGroupVersion.String(), v1beta1.SchemeGroupVersion.String()}
+	if !slices.Contains(known, p.spec.APIVersion) {
 		return nil, fmt.Errorf("the exec plugin %s: its apiVersion must be one of %q", p.name, known)
 	}
 	var input v1.ExecCredential
@@ -56,18 +57,19 @@ func newPlugin(spec *api.ExecConfig, root string) (*plugin, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the exec plugin %s: %w", p.name, err)
 	}
-	p.env = (&exec.Cmd{}).Environ() // this process's
-	if root != "" {                 // The trusted authorities in the environment are for this process's root.
+	p.env = (&exec.Cmd{}).Environ() // the environment of this process
+	if root != "" {                 // SSL_CERT_FILE and SSL_CERT_DIR are paths in this process's root.
 		p.env = slices.DeleteFunc(p.env, func(v string) bool { return strings.HasPrefix(v, "SSL_CERT_") })
 	}
 	for _, variable := range p.spec.Env {
 		p.env = append(p.env, variable.Name+"="+variable.Value)
 	}
-	p.env = append(p.env, "KUBERNETES_EXEC_INFO="+string(info)+"\n") // client-go has the line break, too.
+	p.env = append(p.env, "KUBERNETES_EXEC_INFO="+string(info)+"\n") // with a line break, as client-go passes it
 	return p, nil
 }
 
-// create runs the plugin and returns the credential that it prints. No error quotes its standard output, which may contain a token.
+// create runs the exec plugin, and returns the credential that the exec plugin prints. No error quotes the standard output, which may contain a
+// token. Errors quote the end of the standard error, redacted.
 func (p *plugin) create(ctx context.Context) (credential, error) {
 	ctx, cancel := context.WithTimeout(ctx, kube.Plugin)
 	defer cancel()
@@ -81,11 +83,12 @@ func (p *plugin) create(ctx context.Context) (credential, error) {
 	return p.decode(stdout.text, stderr.text)
 }
 
-// decode reads the credential that the plugin has printed. It takes JSON and YAML, as client-go does. stderr is for errors.
+// decode reads the credential that the exec plugin has printed to stdout. It accepts JSON and YAML, as client-go does. stderr is what the exec plugin
+// has printed for operators: errors quote it.
 func (p *plugin) decode(stdout, stderr []byte) (credential, error) {
 	var answer v1.ExecCredential
 	switch err := yaml.Unmarshal(stdout, &answer); {
-	case err != nil || answer.Kind != "ExecCredential" || answer.APIVersion != p.spec.APIVersion: // The error would quote the output.
+	case err != nil || answer.Kind != "ExecCredential" || answer.APIVersion != p.spec.APIVersion: // err would quote the output.
 		return credential{}, fmt.Errorf("the exec plugin %s prints no ExecCredential of %s (%d bytes)%s",
 			p.name, p.spec.APIVersion, len(stdout), quoted(string(stderr)))
 	case answer.Status == nil || answer.Status.Token == "":
@@ -98,19 +101,20 @@ func (p *plugin) decode(stdout, stderr []byte) (credential, error) {
 	return c, nil
 }
 
-// run runs the plugin and collects its output. When ctx ends, the plugin is killed with its process group.
+// run runs the exec plugin and collects its output. When ctx ends, run kills the exec plugin and its process group. The error is the end of a
+// sentence, such as "failed with exit code 1".
 func (p *plugin) run(ctx context.Context, stdout, stderr *output) error {
 	cmd := exec.CommandContext(ctx, p.spec.Command, p.spec.Args...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = p.env, stdout, stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Chroot: p.root}
 	if p.root != "" {
-		cmd.Dir = "/"
+		cmd.Dir = "/" // The directory of this process may not exist below root.
 	}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = kube.PluginChild // how long a child may keep the output open after the plugin has ended
+	cmd.WaitDelay = kube.PluginChild // how long a child of the exec plugin may keep the output open after the exec plugin has ended
 	err := cmd.Run()
-	if errors.Is(err, exec.ErrWaitDelay) { // The plugin has ended, but not its child.
-		_ = cmd.Cancel() // It fails if the child has ended meanwhile.
+	if errors.Is(err, exec.ErrWaitDelay) { // The exec plugin has succeeded, and its child has not ended: only the child is killed.
+		_ = cmd.Cancel()
 		err = nil
 	}
 	exit, exited := errors.AsType[*exec.ExitError](err)
@@ -119,7 +123,7 @@ func (p *plugin) run(ctx context.Context, stdout, stderr *output) error {
 		return fmt.Errorf("has not ended within %s and was killed: %w", kube.Plugin, ctx.Err())
 	case errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("not found%s", quoted(p.spec.InstallHint))
-	case exited && exit.ExitCode() >= 0:
+	case exited && exit.ExitCode() >= 0: // -1: a signal has ended it, which err says.
 		return fmt.Errorf("failed with exit code %d", exit.ExitCode())
 	case err != nil:
 		return fmt.Errorf("failed: %w", err)
@@ -127,13 +131,13 @@ func (p *plugin) run(ctx context.Context, stdout, stderr *output) error {
 	return nil
 }
 
-// output keeps the beginning of what is written.
+// output keeps the first outputLimit bytes of what an exec plugin prints.
 type output struct {
 	text []byte
-	full bool // what followed was dropped
+	full bool // more was printed, and dropped
 }
 
-// Write implements io.Writer. What exceeds outputLimit is dropped without an error, so that the plugin does not fail.
+// Write implements io.Writer. It drops what exceeds outputLimit, without an error: the exec plugin must not fail because of that.
 func (o *output) Write(p []byte) (int, error) {
 	kept := p[:min(len(p), outputLimit-len(o.text))]
 	o.text = append(o.text, kept...)
@@ -141,7 +145,8 @@ func (o *output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// quoted returns ": " and the last quoteLimit bytes of a text, in one line and without secrets, for the end of an error; "" for an empty text.
+// quoted returns the end of an error message: ": " and the last quoteLimit bytes of a text, in one line and without secrets. For an empty text it
+// returns "".
 func quoted(s string) string {
 	s = text.Redact(s)
 	if s == "" {

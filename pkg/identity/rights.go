@@ -15,28 +15,30 @@ func (id Identity) Rights() []kube.Right {
 	own := &authorization.FieldSelectorAttributes{Requirements: []meta.FieldSelectorRequirement{
 		{Key: "spec.nodeName", Operator: meta.FieldSelectorOpIn, Values: []string{id.Node}},
 	}}
-	of := func(verb, resource, subresource, name string) authorization.ResourceAttributes {
+	// right describes one right. subresource and name may be "", which means the resource itself, and objects of any name.
+	right := func(verb, resource, subresource, name string) authorization.ResourceAttributes {
 		return authorization.ResourceAttributes{Verb: verb, Version: "v1", Resource: resource, Subresource: subresource, Name: name}
 	}
-	list, watch := of("list", "pods", "", ""), of("watch", "pods", "", "")
+	list, watch := right("list", "pods", "", ""), right("watch", "pods", "", "")
 	list.FieldSelector, watch.FieldSelector = own, own
 	return []kube.Right{
-		{For: "to see whether the node is cordoned, and by whom", Attributes: of("get", "nodes", "", id.Node)},
-		{For: "to cordon and uncordon it", Attributes: of("patch", "nodes", "", id.Node)},
+		{For: "to see whether the node is cordoned, and by whom", Attributes: right("get", "nodes", "", id.Node)},
+		{For: "to cordon and uncordon it", Attributes: right("patch", "nodes", "", id.Node)},
 		{For: "to find its pods", Attributes: list},
 		{For: "to see that they are gone", Attributes: watch},
-		{For: "to evict them", Attributes: of("create", "pods", "eviction", "")},
-		{For: "to delete what cannot be evicted in time", Attributes: of("delete", "pods", "", "")},
-		{For: "to keep the node's condition", Optional: true, Attributes: of("patch", "nodes", "status", id.Node)},
-		{For: "to write Events", Optional: true, Attributes: of("create", "events", "", "")},
+		{For: "to evict them", Attributes: right("create", "pods", "eviction", "")},
+		{For: "to delete what cannot be evicted in time", Attributes: right("delete", "pods", "", "")},
+		{For: "to keep the node's condition", Optional: true, Attributes: right("patch", "nodes", "status", id.Node)},
+		{For: "to write Events", Optional: true, Attributes: right("create", "events", "", "")},
 	}
 }
 
-// CheckPermission asks the API server whether the identity has a right. Even if it has, an admission controller may refuse a request.
-func (id Identity) CheckPermission(ctx context.Context, r kube.Right) (bool, error) {
+// CheckPermission asks the API server whether the identity has a right. allowed is false if it has not, or if the API server does not say: then
+// the error says why. An admission controller may refuse a request in spite of the right.
+func (id Identity) CheckPermission(ctx context.Context, r kube.Right) (allowed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, kube.Read)
 	defer cancel()
-	allowed, err := r.Allowed(ctx, id.Client)
+	allowed, err = r.Allowed(ctx, id.Client)
 	if err != nil {
 		return false, fmt.Errorf("asking %s for the right to %s: %w", id.Server, r, err)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// configPaths are the usual paths of a kubelet's configuration: Amazon's EKS images, the older ones and Ubuntu's,
-// Bottlerocket, kubeadm. Amazon's has drop-ins in a directory next to it.
+// configPaths are the usual paths of a kubelet's configuration: on Amazon's EKS images, on older ones and Ubuntu's, on Bottlerocket, with kubeadm. The
+// first may have drop-ins, in the directory "config.json.d".
 var configPaths = []string{
 	"/etc/kubernetes/kubelet/config.json",
 	"/etc/kubernetes/kubelet/kubelet-config.json",
@@ -24,15 +24,15 @@ var configPaths = []string{
 	"/var/lib/kubelet/config.yaml",
 }
 
-// longest is the most that the periods by pod priority are taken for, a year in seconds: what they add up to fits a time.Duration.
+// longest is the upper limit, in seconds, of the sum of the periods by pod priority: a year, which fits a time.Duration.
 const longest = 365 * 24 * 60 * 60
 
 // GracefulShutdown is the kubelet's own graceful shutdown, which ends the pods when the machine shuts down.
 type GracefulShutdown struct {
 	// Source is the kubelet's configuration file; empty if none was found.
 	Source string
-	// Period is how long the kubelet delays the shutdown to end pods; 0 if it does not. Critical is the part of it that is
-	// reserved for critical pods, which end last; 0 if there is none, or if there are periods by pod priority.
+	// Period is how long the kubelet delays the shutdown to end pods; 0 if it does not. Critical is the part of Period that the kubelet
+	// reserves for critical pods, which end last. It is 0 if the kubelet reserves nothing, or has periods by pod priority.
 	Period, Critical time.Duration
 }
 
@@ -42,17 +42,17 @@ func ReadGracefulShutdown(root string) (GracefulShutdown, error) {
 	for _, path := range configPaths {
 		path = filepath.Join("/", root, path)
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			continue // The kubelet's configuration has another path on this system.
+			continue
 		}
 		found := GracefulShutdown{Source: path}
-		dropins, _ := filepath.Glob(path + ".d/*.conf") // the pattern is valid
+		dropins, _ := filepath.Glob(path + ".d/*.conf") // The pattern is valid, so that there is no error.
 		slices.Sort(dropins)
 		for _, file := range append([]string{path}, dropins...) {
 			if err := found.read(file); err != nil {
 				return found, fmt.Errorf("reading the kubelet's configuration %s: %w", file, err)
 			}
 		}
-		if found.Critical < 0 || found.Critical > found.Period { // The kubelet does not start then.
+		if found.Critical < 0 || found.Critical > found.Period { // The kubelet does not start with such a configuration.
 			return GracefulShutdown{Source: path}, fmt.Errorf("the kubelet's configuration %s: shutdownGracePeriodCriticalPods is %s and must be "+
 				"between 0 and shutdownGracePeriod, %s", path, found.Critical, found.Period)
 		}
@@ -61,7 +61,7 @@ func ReadGracefulShutdown(root string) (GracefulShutdown, error) {
 	return GracefulShutdown{}, nil
 }
 
-// read reads one file of the configuration. What the file sets overrides what was read before; the rest stays.
+// read reads one file of the configuration. It overrides the fields of g that the file sets, and keeps the others.
 func (g *GracefulShutdown) read(path string) error {
 	document, err := readFile(path)
 	if err != nil {
