@@ -163,7 +163,7 @@ func New(cfg Config) *Agent {
 // flushTimeout is how long an agent that stops waits for the record, on which the next process relies. A busy disk may take some seconds.
 const flushTimeout = 10 * time.Second
 
-// Run watches, decides and acts until ctx ends. It returns when all its goroutines have ended and the record is written.
+// Run watches, decides and acts until ctx ends. Then it stops the work in progress, and waits for the record and for all goroutines that it started.
 func (a *Agent) Run(ctx context.Context) {
 	a.began = a.now()
 	defer a.tasks.Wait()
@@ -198,7 +198,7 @@ func (a *Agent) Run(ctx context.Context) {
 	}
 }
 
-// flush waits until the record is written, for flushTimeout at most.
+// flush waits until the record is written, for flushTimeout at most. An error is logged.
 func (a *Agent) flush(ctx context.Context) {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
@@ -220,7 +220,8 @@ func (a *Agent) loop(ctx context.Context) {
 	ticks := time.NewTicker(tick)
 	defer ticks.Stop()
 	a.show()
-	for a.cfg.Remote && len(a.known) == 0 && ctx.Err() == nil { // What the record has may be over. The source says so at once.
+	// In nth-queue, the agent first waits for a snapshot, which comes at once: events in the record may be over.
+	for a.cfg.Remote && len(a.known) == 0 && ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-a.wake:

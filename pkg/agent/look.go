@@ -40,7 +40,7 @@ type delivery struct {
 // credibleEvents returns the events of a snapshot, with their times by the loop's clock. A time that is not credible becomes zero.
 func (a *Agent) credibleEvents(d delivery) []event.Event {
 	a.compareClocks(d)
-	// These sources give a deadline by the monotonic clock. Documents are dated by the source's clock.
+	// Sources of these kinds give a deadline by the monotonic clock. The other kinds come from documents, dated by the source's clock.
 	monotonic := d.Kind.Local() || d.Kind == event.ASGTermination || d.Kind == event.Manual
 	events := slices.Clone(d.Events)
 	for i, ev := range events {

@@ -74,7 +74,7 @@ func (a *Agent) emitChange(before state.Entry, recorded bool, e state.Entry) {
 // emitCordoned emits that the node is cordoned for an event, by nth or by another, if its entry says so for the first time.
 func (a *Agent) emitCordoned(before, e state.Entry) {
 	isNew := before.CordonedAt.IsZero() && !e.CordonedAt.IsZero()
-	if a.work == nil || !isNew {
+	if a.work == nil || !isNew { // Only a guard reports a cordon.
 		return
 	}
 	kind := state.CordonFound
@@ -139,8 +139,8 @@ func (a *Agent) handleProgress(p drain.Progress) {
 		a.decide() // First the record has to say for which events the node was closed.
 	}
 	a.total, a.left = p.Total, p.Left
-	// An operator has uncordoned the node. Events for which the next decision closes it again also want the pods evicted that came since. So the
-	// node does not count as drained until that decision.
+	// An operator has uncordoned the node. The next decision closes it again for the events that were not released. These events also want the pods
+	// evicted that came meanwhile, so the node does not count as drained yet.
 	if p.State.Open && w.guardGoal.Close {
 		p.State.Drained = false
 	}

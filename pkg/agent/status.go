@@ -79,7 +79,7 @@ func (a *Agent) currentWork() string {
 	if a.node != "" {
 		node = "node " + a.node
 	}
-	said := fmt.Sprintf("%sing %s: %s", goal.Action, node, goal.Reason)
+	said := fmt.Sprintf("%sing %s: %s", goal.Action, node, goal.Reason) // cordoning or uncordoning
 	if goal.Action == policy.Drain {
 		said = fmt.Sprintf("draining %s for %s", node, first.Event.Kind)
 		if a.total > 0 {
@@ -156,7 +156,7 @@ func (a *Agent) stepStatus() *state.StepStatus {
 	}
 	goal, first := a.work.goal, a.first()
 	reason := goal.Reason
-	if goal.Action == policy.Drain {
+	if goal.Action == policy.Drain { // goal.Reason is about goal.Event, which need not be the first event.
 		reason = first.Event.Summary()
 	}
 	return &state.StepStatus{

@@ -216,7 +216,7 @@ func (a *Agent) logUncordon(end state.Transition) {
 	switch {
 	case end.Err != nil:
 		a.logger(systemd.DrainIncomplete, end.Entry).WithError(end.Err).Error("the node could not be uncordoned; retrying")
-	case end.Detail != "":
+	case end.Detail != "": // It names the program that still needs the cordon.
 		a.logger(systemd.CordonLeft, end.Entry).Infof("%s: the cordon is left to %s, who still needs it", end.Reason, end.Detail)
 	case end.Outcome == string(drain.UncordonLifted):
 		a.logger(systemd.Uncordoned, end.Entry).Info(a.would("uncordoned the node: " + end.Reason))
@@ -227,8 +227,8 @@ func (a *Agent) logUncordon(end state.Transition) {
 	}
 }
 
-// recordUncordoned records for all events that nothing that nth set is on the node any more. It emits the end of the uncordon for each event that
-// waited for it. overruled: an operator had uncordoned the node.
+// recordUncordoned records, after an uncordon, that nth has nothing left on the node for any event. It emits the end of the uncordon for each event
+// that waited for it. overruled: an operator had uncordoned the node.
 func (a *Agent) recordUncordoned(end state.Transition, overruled bool) {
 	sit := a.situation()
 	changed := a.cfg.Policy.Undone(sit, overruled)

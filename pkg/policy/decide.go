@@ -31,8 +31,8 @@ func (s Settings) Fold(sit Situation) []state.Entry {
 	before := sit.Past
 	var changed []state.Entry
 	sit.Past, changed = s.update(sit) // changed begins with the entries of new events.
-	for i, e := range sit.Past {
-		if before[i].Phase != state.Closed {
+	for i, e := range sit.Past {      // It has the entries of before, in the same sequence.
+		if before[i].Phase != state.Closed { // A closed entry stays as it is, or update has replaced it by a new one.
 			e = s.next(sit, e)
 		}
 		if e != before[i] {
@@ -106,7 +106,7 @@ func (s Settings) beginsAgain(e state.Entry) bool {
 		return e.Event.Kind != event.ScheduledMaintenance
 	case state.Expired: // The cordon is not set a second time. But if the rules now ask for a drain, that has no time to live.
 		return s.plan(e).action == Drain
-	case state.Withdrawn, state.Canceled, state.Completed, state.Ignored:
+	case state.Withdrawn, state.Canceled, state.Completed, state.Ignored: // The source has announced the event again.
 	}
 	return true
 }
@@ -187,7 +187,7 @@ func (s Settings) takeBack(sit Situation, e state.Entry) state.Entry {
 	case e.Acted(): // The event still stands, and is due later or asks for less.
 		return reset(sit, e)
 	}
-	return e
+	return e // Nothing has been done for the event yet.
 }
 
 // closeEntry closes an entry whose event has an ending, and for which nothing is left to take back.
@@ -303,11 +303,11 @@ func allReleased(entries []state.Entry) bool {
 	return !slices.ContainsFunc(entries, func(e state.Entry) bool { return !e.Released() })
 }
 
-// closing returns the goal Cordon or Drain for the entries in wanting, which want the node closed. At least one entry is needed.
+// closing returns the goal Cordon or Drain for the entries in wanting, which want the node closed. There is at least one.
 func (s Settings) closing(sit Situation, wanting []state.Entry) Goal {
 	slices.SortFunc(wanting, s.Urgency)
-	// The claim on the Node names an event that is not released, if there is one.
-	first := wanting[max(slices.IndexFunc(wanting, func(e state.Entry) bool { return !e.Released() }), 0)]
+	notReleased := slices.IndexFunc(wanting, func(e state.Entry) bool { return !e.Released() })
+	first := wanting[max(notReleased, 0)] // The most urgent entry of all, if all are released.
 	goal := Goal{Action: Cordon, Event: first.Event, Close: !first.Released(), Reason: first.Event.Summary()}
 	var draining []state.Entry
 	for _, e := range wanting {
@@ -321,7 +321,7 @@ func (s Settings) closing(sit Situation, wanting []state.Entry) Goal {
 	}
 	goal.Action = Drain
 	goal.Hard, goal.Soft, goal.TimeEnds = s.deadlines(sit.Now, draining)
-	if allReleased(draining) {
+	if allReleased(draining) { // Only pods from before the latest cordon are evicted.
 		for _, e := range draining {
 			cordoned := cmp.Or(e.CordonStamp, latest(e.FirstSeen, e.CordonedAt))
 			goal.Before = latest(goal.Before, cordoned)
@@ -344,7 +344,7 @@ func (s Settings) deadlines(now time.Time, draining []state.Entry) (hard, soft, 
 	if hard.IsZero() {
 		return hard, soft, nearest(now, softEnds)
 	}
-	return hard, soft, nearest(now, hardEnds)
+	return hard, soft, nearest(now, hardEnds) // The machine is gone then, whatever time the soft deadlines leave.
 }
 
 // nearest returns the nearest of the deadlines that are still to come, as the machine has survived the others. If all have passed, it returns the
@@ -405,7 +405,8 @@ func byDeadline(a, b time.Time) int {
 	return 1
 }
 
-// want returns what an entry's event wants of the node now.
+// want returns what an entry's event wants of the node now. If the event stands and is due, that is what the rules ask for. It is less if operators
+// have uncordoned the node, or if it is uncertain whether the event is still to come.
 func (s Settings) want(sit Situation, e state.Entry) want {
 	if s.ending(sit, e) != "" || s.rescheduled(sit, e) {
 		return wantNothing
@@ -413,7 +414,7 @@ func (s Settings) want(sit Situation, e state.Entry) want {
 	p := s.plan(e)
 	level := map[Action]want{Cordon: wantCordoned, Drain: wantDrained}[p.action] // wantNothing for all other actions
 	notDue := !e.Acted() && p.start.After(sit.Now)
-	drainContinues := e.Phase == state.Draining && level == wantDrained // with the pods from before the uncordon, if operators uncordon the node
+	drainContinues := e.Phase == state.Draining && level == wantDrained // If operators uncordon the node, only earlier pods are evicted.
 	switch {
 	case level == wantNothing || notDue:
 		return wantNothing

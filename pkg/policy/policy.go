@@ -186,7 +186,7 @@ type plan struct {
 func (s Settings) plan(e state.Entry) plan {
 	rule := s[e.Event.Kind]
 	p := plan{action: rule.Action, deadline: e.Event.Deadline, hard: rule.Hard}
-	if p.action == "" {
+	if p.action == "" { // The kind has no rule.
 		p.action = Ignore
 	}
 	if e.Event.Kind == event.SpotInterruption && e.Event.Code == "hibernate" {

@@ -14,12 +14,12 @@ func (s Settings) Settled(sit Situation, ev event.Event) event.Outcome {
 	if !recorded {
 		e = state.Entry{Event: ev} // Fold did not record the event: see worthRecording.
 	}
+	cordonPending := e.Phase == state.Cordoning && s.want(sit, e) >= wantCordoned && !s.timeIsOver(sit, e)
+	drainPending := e.Phase == state.Draining && s.want(sit, e) == wantDrained // At the end of its time, Fold makes it Incomplete.
 	switch {
 	case e.LeftAlone:
 		return event.LeftAlone
-	case e.Phase == state.Cordoning && s.want(sit, e) >= wantCordoned && !s.timeIsOver(sit, e): // The cordon is still to come.
-		return ""
-	case e.Phase == state.Draining && s.want(sit, e) == wantDrained: // At the end of its time, Fold makes it Incomplete.
+	case cordonPending || drainPending:
 		return ""
 	case s.plan(e).action != Drain:
 		return event.NoDrain
@@ -28,7 +28,7 @@ func (s Settings) Settled(sit Situation, ev event.Event) event.Outcome {
 	case e.Phase == state.Incomplete || e.Phase == state.Cordoning:
 		return event.OutOfTime
 	}
-	return event.Drained
+	return event.Drained // The drain is done, or nothing is to be done for the event now.
 }
 
 // Again returns when to look again at an instance for which an event is announced, if nothing new is reported. It is now if work could not be

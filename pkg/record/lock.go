@@ -43,7 +43,9 @@ func Holder(dir string) int {
 		return 0
 	}
 	defer func() { _ = file.Close() }() // Nothing was written.
-	lock := wholeFile()                 // The kernel replaces it with the lock that is in the way, or sets Type to F_UNLCK if there is none.
+
+	// The kernel replaces lock with the lock that is in the way, or sets Type to F_UNLCK if there is none.
+	lock := wholeFile()
 	if err := unix.FcntlFlock(file.Fd(), unix.F_GETLK, lock); err != nil || lock.Type == unix.F_UNLCK {
 		return 0
 	}
