@@ -13,15 +13,15 @@ import (
 // Answer answers a request. If it returns false, the server answers by itself.
 type Answer func(w http.ResponseWriter, r *http.Request) bool
 
-// Answer makes the next requests of a kind (a Request's What, or its first word) be answered so, one each. After that
-// the server answers by itself again.
+// Answer sets the answers of the next requests of a kind, one for each request. what is a Request's What, or its first word. After these
+// answers, the server answers by itself again.
 func (s *Server) Answer(what string, answers ...Answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.once[what] = append(s.once[what], answers...)
 }
 
-// Always makes all requests of a kind be answered so; with nil, by the server itself again.
+// Always sets the answer of all requests of a kind; nil lets the server answer by itself again.
 func (s *Server) Always(what string, answer Answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,7 +79,7 @@ func Reborn() Answer {
 	}
 }
 
-// Page is what something between the client and the API server says by itself.
+// Page is the answer of a proxy or load balancer between the client and the API server: a page that is not JSON.
 func Page(code int) Answer {
 	return func(w http.ResponseWriter, _ *http.Request) bool {
 		w.Header().Set("Content-Type", "text/html")
@@ -110,7 +110,7 @@ func Expired() Answer {
 	return status(metav1.Status{Code: http.StatusGone, Reason: metav1.StatusReasonExpired, Message: "too old resource version"})
 }
 
-// ExpiredEvent accepts a watch and ends it with the news that its version is no longer kept.
+// ExpiredEvent accepts a watch, and ends it with an event that says that its version is no longer kept.
 func ExpiredEvent() Answer {
 	return func(w http.ResponseWriter, _ *http.Request) bool {
 		write(w, http.StatusOK, map[string]any{"type": "ERROR", "object": metav1.Status{
@@ -164,6 +164,7 @@ func Together(n int) Answer {
 	}
 }
 
+// status returns an Answer with a failure as the API server reports it.
 func status(st metav1.Status) Answer {
 	st.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
 	st.Status = metav1.StatusFailure
@@ -176,10 +177,12 @@ func status(st metav1.Status) Answer {
 	}
 }
 
+// refuse answers a request at once with a failure.
 func refuse(w http.ResponseWriter, code int32, reason metav1.StatusReason, message string) {
 	status(metav1.Status{Code: code, Reason: reason, Message: message})(w, nil)
 }
 
+// write answers a request with body as JSON.
 func write(w http.ResponseWriter, code int, body any) {
 	text, err := json.Marshal(body)
 	if err != nil {

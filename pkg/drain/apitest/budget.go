@@ -11,14 +11,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Budget is a PodDisruptionBudget. It is asked as checkAndDecrement does in pkg/registry/core/pod/storage/eviction.go of
-// Kubernetes, and looked after as by pkg/controller/disruption/disruption.go.
+// Budget is a PodDisruptionBudget. Evictions ask it as in checkAndDecrement in pkg/registry/core/pod/storage/eviction.go of Kubernetes. Its
+// controller does what pkg/controller/disruption/disruption.go does.
 type Budget struct {
 	Namespace, Name string
 	// Selector are the labels of its pods; without any it selects all of the namespace.
 	Selector map[string]string
-	// MinAvailable or MaxUnavailable is set. Expected is how many pods their controllers want, which MaxUnavailable is
-	// counted from; 0 for as many as there are.
+	// MinAvailable or MaxUnavailable is set. MaxUnavailable is subtracted from Expected, the number of pods that their controllers want; 0 stands
+	// for the number that exists.
 	MinAvailable, MaxUnavailable *int
 	Expected                     int
 	// AlwaysAllow is the policy for pods that are not Ready; without it, it is IfHealthyBudget.
@@ -30,17 +30,17 @@ type Budget struct {
 // budget is a budget and its status.
 type budget struct {
 	Budget
-	observed         bool
-	due              bool // the controller will look
+	observed         bool // the controller has counted its pods once
+	due              bool // the controller will count its pods after Delay
 	allowed          int
 	healthy, desired int
 	disrupted        map[string]time.Time // pods whose eviction was allowed, and whose end the controller has not seen
 }
 
-// deletionTimeout is how long an allowed eviction counts that came to nothing: DeletionTimeout.
+// deletionTimeout is how long an allowed eviction counts that had no effect (DeletionTimeout).
 const deletionTimeout = 2 * time.Minute
 
-// AddBudget adds a budget. Until the controller has seen it, it allows nothing.
+// AddBudget adds a budget. The budget allows nothing until its controller has counted the pods.
 func (s *Server) AddBudget(b Budget) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,6 +58,7 @@ func (s *Server) RemoveBudget(namespace, name string) {
 	s.budgets = slices.DeleteFunc(s.budgets, func(b *budget) bool { return b.Namespace == namespace && b.Name == name })
 }
 
+// selects reports whether the budget applies to a pod.
 func (b *budget) selects(o *object) bool {
 	if o.pod.Namespace != b.Namespace {
 		return false
@@ -70,7 +71,7 @@ func (b *budget) selects(o *object) bool {
 	return true
 }
 
-// lookLater has the controller look at a budget when it comes to it.
+// lookLater has the controller count a budget's pods: now, or after Delay.
 func (s *Server) lookLater(b *budget) {
 	if b.Delay == 0 {
 		s.count(b)
@@ -82,7 +83,7 @@ func (s *Server) lookLater(b *budget) {
 	}
 }
 
-// count is the controller's look at a budget: buildDisruptedPodMap, countHealthyPods and updatePdbStatus.
+// count counts a budget's pods and sets its status, as the controller does: buildDisruptedPodMap, countHealthyPods and updatePdbStatus.
 func (s *Server) count(b *budget) {
 	b.due, b.observed = false, true
 	pods, healthy, still := 0, 0, map[string]time.Time{}
@@ -120,7 +121,8 @@ func (s *Server) count(b *budget) {
 	b.allowed, b.healthy, b.desired, b.disrupted = allowed, healthy, desired, still
 }
 
-// askBudgets asks the budget of a pod, if it has one, and takes what is allowed. Nil is a yes.
+// askBudgets asks the budget of a pod whether the pod may be evicted, and counts the eviction. It returns nil if the pod may be evicted, otherwise
+// the refusal.
 func (s *Server) askBudgets(o *object, dryRun bool) Answer {
 	var of []*budget
 	for _, b := range s.budgets {
@@ -137,7 +139,7 @@ func (s *Server) askBudgets(o *object, dryRun bool) Answer {
 	}
 	b := of[0]
 	if !isReady(o.pod) && (b.AlwaysAllow || b.healthy >= b.desired && b.desired > 0) {
-		return nil // it does not count
+		return nil // A pod that is not Ready is not counted as available.
 	}
 	if !b.observed {
 		return heldBy("The disruption budget "+b.Name+" is still being processed by the server.", 10)
@@ -157,6 +159,7 @@ func (s *Server) askBudgets(o *object, dryRun bool) Answer {
 	return nil
 }
 
+// heldBy returns the refusal of a disruption budget, with its reason in message.
 func heldBy(message string, retryAfter int32) Answer {
 	return status(metav1.Status{
 		Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,

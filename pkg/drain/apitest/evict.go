@@ -13,12 +13,13 @@ import (
 // Evictions and deletions. What is answered follows Create in pkg/registry/core/pod/storage/eviction.go of Kubernetes, and
 // BeforeDelete in staging/src/k8s.io/apiserver/pkg/registry/rest/delete.go.
 
-// An eviction that conflicts is tried so often and with such pauses (EvictionsRetry), where it need not ask a budget.
+// An eviction that need not ask a budget is tried so often, and with such pauses, while it conflicts (EvictionsRetry).
 const (
 	evictionTries = 20
 	evictionPause = 500 * time.Millisecond
 )
 
+// evict handles an eviction. An eviction that need not ask a budget is repeated while it conflicts.
 func (s *Server) evict(w http.ResponseWriter, r *http.Request) {
 	options := optionsOf(r)
 	s.mu.Lock()
@@ -64,12 +65,13 @@ func (s *Server) evict(w http.ResponseWriter, r *http.Request) {
 	success(w)
 }
 
-// beyondBudgets is canIgnorePDB.
+// beyondBudgets reports whether a pod may be evicted without asking a budget: canIgnorePDB.
 func beyondBudgets(pod *corev1.Pod) bool {
 	return finished(pod) || pod.Status.Phase == corev1.PodPending || pod.DeletionTimestamp != nil
 }
 
-// evictNow is addConditionAndDeletePod: two writes. A budget was asked before, so that a conflict costs it.
+// evictNow evicts a pod in two writes, as addConditionAndDeletePod does. It returns the refusal, or nil. The budget has counted the eviction
+// already, even if it ends in a conflict.
 func (s *Server) evictNow(pod *corev1.Pod, options metav1.DeleteOptions) Answer {
 	if refused := preconditions(pod, options); refused != nil || len(options.DryRun) > 0 {
 		return refused
@@ -113,10 +115,10 @@ func (s *Server) deletePod(w http.ResponseWriter, r *http.Request) {
 	writeText(w, http.StatusOK, o.json())
 }
 
-// optionsKey is where a request's context has what a pod's end is asked for with.
+// optionsKey is the key under which a request's context has the options of an eviction or a deletion.
 type optionsKey struct{}
 
-// optionsOf are those options. Those of the query go before.
+// optionsOf returns the options of an eviction or a deletion. A dryRun in the query takes precedence over the one in the body.
 func optionsOf(r *http.Request) metav1.DeleteOptions {
 	options, _ := r.Context().Value(optionsKey{}).(metav1.DeleteOptions)
 	if dry := r.URL.Query()["dryRun"]; len(dry) > 0 {
@@ -125,9 +127,9 @@ func optionsOf(r *http.Request) metav1.DeleteOptions {
 	return options
 }
 
-// admitPod is admitPod and admitPodEviction in plugin/pkg/admission/noderestriction/admission.go, which look into a cache.
-// Mirror pods are like others to them. The Node authorizer lets all evictions and deletions through to them (authorizePod in
-// plugin/pkg/auth/authorizer/node/node_authorizer.go).
+// admitPod reports whether the node may evict or delete a pod. If it may not, admitPod answers with the refusal. It does what admitPod and
+// admitPodEviction do in plugin/pkg/admission/noderestriction/admission.go, which look into a cache. Mirror pods are no exception. The Node
+// authorizer lets all evictions and deletions pass (authorizePod in plugin/pkg/auth/authorizer/node/node_authorizer.go).
 func (s *Server) admitPod(w http.ResponseWriter, r *http.Request, what string) bool {
 	name := r.PathValue("name")
 	o := s.podsAt(s.visible())[r.PathValue("namespace")+"/"+name]
@@ -144,6 +146,7 @@ func (s *Server) admitPod(w http.ResponseWriter, r *http.Request, what string) b
 	return false
 }
 
+// preconditions returns the conflict if a pod is not the one that the options name; otherwise nil.
 func preconditions(pod *corev1.Pod, options metav1.DeleteOptions) Answer {
 	p := options.Preconditions
 	switch {
@@ -197,8 +200,8 @@ func (s *Server) delete(name string, options metav1.DeleteOptions) {
 	s.markDeleted(pod, s.now().Add(time.Duration(period)*time.Second), period)
 }
 
-// shorten may only do that: the end moves to where the shorter grace would have put it from the start, but not into the
-// past.
+// shorten shortens the grace of a pod that is being deleted; a longer grace changes nothing. The end moves to where the shorter grace would have
+// put it from the start, but not into the past.
 func (s *Server) shorten(pod *corev1.Pod, to *int64) {
 	is := pod.DeletionGracePeriodSeconds
 	if is == nil || *is == 0 {
@@ -227,7 +230,7 @@ func (s *Server) shorten(pod *corev1.Pod, to *int64) {
 	s.markDeleted(pod, end, period)
 }
 
-// markDeleted writes a deletion's time and grace. With no grace and no finalizer, that is the end.
+// markDeleted writes a deletion's time and grace. Without a grace and a finalizer, it removes the pod.
 func (s *Server) markDeleted(pod *corev1.Pod, at time.Time, period int64) {
 	end := metav1.NewTime(at)
 	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &end, &period
@@ -251,7 +254,7 @@ func Lost() Answer {
 	}
 }
 
-// handlerKey is where a request's context has what the server answers by itself.
+// handlerKey is the key under which a request's context has the handler with which the server answers by itself.
 type handlerKey struct{}
 
 func withHandler(r *http.Request, handler http.HandlerFunc) *http.Request {

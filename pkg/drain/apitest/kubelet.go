@@ -11,8 +11,8 @@ import (
 // that the pod was given.
 type Ending time.Duration
 
-// Never is the ending of a pod that stays, in spite of being killed: stuck on a volume, say. One that a finalizer holds has
-// it in its metadata.
+// Never is the ending of a pod that does not end even when it is killed, for example since it is stuck on a volume. It is not needed for a pod
+// with a finalizer, which is in the pod's metadata.
 const Never Ending = -1
 
 // termination is a pod's end as its kubelet sees to it.
@@ -21,8 +21,8 @@ type termination struct {
 	round int // counts the times that it was begun or shortened
 }
 
-// terminate has the kubelet end a pod, or end it sooner: then it counts its grace again, and the processes, which had their
-// signal, do not (calculateEffectiveGracePeriod in pkg/kubelet/pod_workers.go).
+// terminate has the kubelet end a pod within a grace. If the kubelet is ending the pod already, the new grace counts from now, while the time
+// that the processes need still counts from their signal (calculateEffectiveGracePeriod in pkg/kubelet/pod_workers.go).
 func (s *Server) terminate(pod *corev1.Pod, grace time.Duration) {
 	t := s.terminations[pod.UID]
 	if t == nil {
@@ -47,8 +47,8 @@ func (s *Server) terminate(pod *corev1.Pod, grace time.Duration) {
 	})
 }
 
-// ended is what the kubelet does for a pod whose containers have ended: it writes the last phase, and deletes the pod
-// without grace. A finalizer may hold it still (pkg/kubelet/status/status_manager.go).
+// ended does what the kubelet does for a pod whose containers have ended (pkg/kubelet/status/status_manager.go). It writes the last phase, and
+// deletes the pod without a grace. A finalizer may still hold the pod.
 func (s *Server) ended(name string, uid types.UID, killed bool) {
 	s.edit(name, uid, func(p *corev1.Pod) {
 		p.Status.Phase = corev1.PodSucceeded
@@ -78,7 +78,7 @@ func (s *Server) ShutDownKubelet() {
 	s.shutting = true
 }
 
-// StartKubelet makes it take pods again, as after the boot that follows.
+// StartKubelet makes the kubelet accept pods again, as after the boot that follows.
 func (s *Server) StartKubelet() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

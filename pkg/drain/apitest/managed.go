@@ -7,14 +7,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// What a manager has, of which nth asks only whether it is the cordon.
+// The fields of a manager. nth asks only whether the cordon is among them.
 const (
 	ownsCordon = `{"f:spec":{"f:unschedulable":{}}}`
 	ownsOther  = `{"f:metadata":{}}`
 )
 
-// own notes in the managed fields of an updated Node who has written it. A field has the manager that has changed its value last: who sets
-// what is set already has it not (staging/src/k8s.io/apimachinery/pkg/util/managedfields).
+// own records in the managed fields of an updated Node which manager has written it. A field belongs to the manager that has changed its value
+// last. A manager that writes the same value does not get it (staging/src/k8s.io/apimachinery/pkg/util/managedfields).
 func own(before, after *corev1.Node, manager string, at metav1.Time) {
 	changed := before.Spec.Unschedulable != after.Spec.Unschedulable
 	mine := metav1.ManagedFieldsEntry{

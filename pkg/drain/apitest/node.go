@@ -31,8 +31,8 @@ func (s *Server) register() {
 	})
 }
 
-// ChangeNode changes the node as somebody else would. With a manager, the API server remembers whose change it was
-// (metadata.managedFields); without one it does not.
+// ChangeNode changes the node as another program would. With a manager, the API server records whose change it was (metadata.managedFields).
+// Without a manager, it does not.
 func (s *Server) ChangeNode(change func(*corev1.Node), manager ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,6 +55,7 @@ func (s *Server) CordonAs(manager string) { s.setUnschedulable(true, manager) }
 // UncordonAs makes the node schedulable as somebody else's request would.
 func (s *Server) UncordonAs(manager string) { s.setUnschedulable(false, manager) }
 
+// setUnschedulable sets the node's spec.unschedulable as a request of a manager would. It writes nothing if the value is the same.
 func (s *Server) setUnschedulable(to bool, manager string) {
 	if node := s.CurrentNode(); node != nil && node.Spec.Unschedulable != to {
 		s.ChangeNode(func(n *corev1.Node) { n.Spec.Unschedulable = to }, manager)
@@ -85,8 +86,8 @@ func (s *Server) RemoveNode() {
 	s.happened(deleted, &object{node: node})
 }
 
-// RegisterNode makes the Node again, as the kubelet does of a machine whose Node was deleted: with another UID, and nothing
-// on it of what others had written.
+// RegisterNode replaces the Node, as the kubelet does after somebody has deleted it. The new Node has another UID, and nothing that others had
+// written on the old one.
 func (s *Server) RegisterNode() {
 	s.RemoveNode()
 	s.mu.Lock()
@@ -121,7 +122,8 @@ func (s *Server) patchNode(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// patch takes a patch of a kind, and has what it makes of the Node written and answered, unless the API server would refuse it.
+// patch handles a patch of the Node. kind is its media type, and apply applies it. If the API server would accept the result, patch calls write,
+// which stores the result and answers. Otherwise patch answers with the refusal.
 func (s *Server) patch(
 	w http.ResponseWriter, r *http.Request, kind string, apply func(node, patch []byte) (*corev1.Node, error), write func(before, node *corev1.Node),
 ) {
@@ -198,10 +200,10 @@ func closedLabel(label string) bool {
 	}, label)
 }
 
-// checkUpdate refuses an update of another version or another object: a resourceVersion is a precondition, with a conflict
-// (Update in staging/src/k8s.io/apiserver/pkg/registry/generic/registry/store.go), and a UID that differs is an attempt to
-// change it, which is invalid (ValidateObjectMetaAccessorUpdate in
-// staging/src/k8s.io/apimachinery/pkg/api/validation/objectmeta.go). What a request may not set is put back.
+// checkUpdate returns the refusal of an update, or nil. Another resourceVersion is a conflict (Update in
+// staging/src/k8s.io/apiserver/pkg/registry/generic/registry/store.go). Another UID is an attempt to change it, which is invalid
+// (ValidateObjectMetaAccessorUpdate in staging/src/k8s.io/apimachinery/pkg/api/validation/objectmeta.go). Fields that a request may not set
+// get their old values again.
 func checkUpdate(before, node *corev1.Node) Answer {
 	switch {
 	case node.ResourceVersion != "" && node.ResourceVersion != before.ResourceVersion:
@@ -233,7 +235,7 @@ func same(a, b *corev1.Node) bool {
 	return errA == nil && errB == nil && string(textA) == string(textB)
 }
 
-// managerOf is the name that a request goes by: managerOrUserAgent in
+// managerOf returns the field manager of a request, or else its user agent: managerOrUserAgent in
 // staging/src/k8s.io/apiserver/pkg/endpoints/handlers/create.go.
 func managerOf(r *http.Request) string {
 	if manager := r.URL.Query().Get("fieldManager"); manager != "" {

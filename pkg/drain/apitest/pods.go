@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// AddPod puts a pod on the node, or where its spec.nodeName says. Where they are missing it gets a UID, a time of creation
-// and the node's name.
+// AddPod puts a pod on the node, or on the node that its spec.nodeName says. If they are missing, the pod gets a UID, a time of creation and the
+// node's name.
 func (s *Server) AddPod(pod *corev1.Pod, ending Ending) *corev1.Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,7 +62,7 @@ func (s *Server) addPod(pod *corev1.Pod, ending Ending, bound bool) *corev1.Pod 
 	return pod
 }
 
-// bindLater binds a pod to a node after a while. After another it is Ready.
+// bindLater binds a pod to a node after the duration in. After the duration starts, counted from then, the pod is Ready.
 func (s *Server) bindLater(pod *corev1.Pod, node string, in, starts time.Duration) {
 	name, uid := key(pod), pod.UID
 	s.soon(in, func() {
@@ -87,7 +87,7 @@ func (s *Server) bindLater(pod *corev1.Pod, node string, in, starts time.Duratio
 	})
 }
 
-// soon does something after a while, or at once if there is none.
+// soon calls do after a duration: at once if it is 0.
 func (s *Server) soon(in time.Duration, do func()) {
 	if in == 0 {
 		do()
@@ -158,7 +158,7 @@ func (s *Server) ForgetPod(name string) {
 	s.history = kept
 }
 
-// LastRemoval is when a pod was last gone that was no DaemonSet's.
+// LastRemoval returns when the last pod was removed. Pods of DaemonSets do not count.
 func (s *Server) LastRemoval() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()

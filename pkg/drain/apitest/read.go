@@ -38,6 +38,7 @@ func (s *Server) getNode(w http.ResponseWriter, r *http.Request) {
 	writeText(w, http.StatusOK, node.json())
 }
 
+// listPods handles lists and watches of pods, as the Node authorizer allows them.
 func (s *Server) listPods(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("fieldSelector") != "spec.nodeName="+Node {
 		refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden, `pods is forbidden: User "system:node:`+Node+`" cannot list resource "pods" `+
@@ -55,14 +56,14 @@ func (s *Server) listPods(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// list answers from the storage, or from the cache where the version allows. The newest comes from the cache as well, once
-// that has come so far; if it does not within three seconds, from the storage.
+// list answers from the storage, or from the cache if the version allows that. A list without a version also comes from the cache, once the cache
+// has reached the newest version; after three seconds it comes from the storage.
 func (s *Server) list(w http.ResponseWriter, r *http.Request, version int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := s.version
 	if r.URL.Query().Get("resourceVersion") == "" {
-		_ = s.fresh(r.Context(), at) // it comes from the storage otherwise
+		_ = s.fresh(r.Context(), at) // If it is false, the list comes from the storage.
 	} else {
 		if !s.fresh(r.Context(), version) {
 			tooLarge(w, version, s.visible())
@@ -82,7 +83,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, version int64) {
 	writeText(w, http.StatusOK, text.Bytes())
 }
 
-// at are the pods that the node may see, as they were at a version.
+// at returns the pods that the node may see, as they were at a version.
 func (s *Server) at(version int64) []*object {
 	var found []*object
 	for _, o := range sorted(s.podsAt(version)) {
@@ -93,7 +94,8 @@ func (s *Server) at(version int64) []*object {
 	return found
 }
 
-// fresh waits until the cache has come to a version. The caller holds the lock, and has it again after that.
+// fresh waits until the cache has reached a version. It returns false if that takes longer than blockTimeout. The caller holds the lock; fresh
+// releases it while it waits.
 func (s *Server) fresh(ctx context.Context, version int64) bool {
 	for end := time.Now().Add(blockTimeout); s.visible() < version; {
 		left := time.Until(end)
@@ -111,7 +113,7 @@ func (s *Server) fresh(ctx context.Context, version int64) bool {
 	return true
 }
 
-// wait waits for a change, for so long.
+// wait waits for a change, for the duration d at most.
 func wait(ctx context.Context, d time.Duration, changed <-chan struct{}) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -133,8 +135,7 @@ func tooLarge(w http.ResponseWriter, version, current int64) {
 	})(w, nil)
 }
 
-// watch sends the history from the version that is asked for, and then what happens. Without one it begins with what is
-// there.
+// watch sends the history after the version from, and then each change. If from is 0, it begins with the pods that exist.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, from int64) {
 	if r.URL.Query().Get("sendInitialEvents") != "" {
 		refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "sendInitialEvents is forbidden")
@@ -211,7 +212,7 @@ func (st *stream) expired(from, oldest int64) {
 	_, _ = st.w.Write(st.text.Bytes()) // a client that has left needs no answer
 }
 
-// rest sends what is there and waits for more, for so long at most. It is false at the watch's end.
+// rest sends the events so far, and waits for the next change, for the duration most at most. It returns false at the end of the watch.
 func (st *stream) rest(ctx context.Context, most time.Duration, changed, dropped <-chan struct{}) bool {
 	if _, err := st.text.WriteTo(st.w); err != nil || http.NewResponseController(st.w).Flush() != nil {
 		return false

@@ -30,10 +30,12 @@ func (s *Server) Client() kubernetes.Interface {
 	return set
 }
 
+// refused returns the error of a connection that the server refuses.
 func refused(network string) error {
 	return &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
 }
 
+// reset returns the error of a connection that breaks.
 func reset() error { return &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET} }
 
 // GoAway breaks all connections and refuses new ones until ComeBack.
@@ -51,6 +53,7 @@ func (s *Server) ComeBack() {
 	s.away = false
 }
 
+// disconnect breaks all connections.
 func (s *Server) disconnect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +106,7 @@ func (r road) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// enter takes a call in, unless the server is away.
+// enter registers a call. It returns false if the server is away.
 func (s *Server) enter(c *call) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +150,7 @@ type call struct {
 	buffer  bytes.Buffer   // what was written and not yet flushed
 	stream  *io.PipeWriter // after the first flush
 	body    io.ReadCloser
-	forget  func() bool // ends the waiting for the client to leave a stream
+	detach  func() bool // stops watching whether the client leaves a stream
 	settled bool        // answered is closed
 	err     error
 }
@@ -168,7 +171,7 @@ func (c *call) FlushError() error {
 		var body *io.PipeReader
 		body, c.stream = io.Pipe()
 		c.body = leaving{body, c}
-		c.forget = context.AfterFunc(c.ctx, func() { c.leave(c.ctx.Err()) }) // nobody reads any more
+		c.detach = context.AfterFunc(c.ctx, func() { c.leave(c.ctx.Err()) }) // nobody reads any more
 	}
 	c.settle()
 	stream, err := c.stream, c.err
@@ -218,7 +221,7 @@ func (c *call) end(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stream != nil {
-		c.forget()
+		c.detach()
 		_ = c.stream.CloseWithError(err) // never fails; nil is the end
 	} else {
 		c.body = io.NopCloser(&c.buffer)
@@ -226,12 +229,14 @@ func (c *call) end(err error) {
 	c.settle()
 }
 
+// streams reports whether the handler has flushed, so that the client reads a stream.
 func (c *call) streams() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.stream != nil
 }
 
+// response returns what RoundTrip returns once the call is answered.
 func (c *call) response(req *http.Request) (*http.Response, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -244,7 +249,7 @@ func (c *call) response(req *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// leaving is the body of a response that streams. Its end by the client is the handler's.
+// leaving is the body of a response that streams. When the client closes it, the handler's context ends.
 type leaving struct {
 	*io.PipeReader
 	call *call

@@ -1,14 +1,12 @@
 // Package apitest is an API server for tests: one node and its pods, as a kubelet's credential sees them.
 //
-// It speaks only what a drain may ask: read and patch the node, list and watch its pods, evict and delete them.
-// Anything else fails the test. What it answers by itself follows kube-apiserver with the Node authorizer and
-// NodeRestriction; where that may surprise, the source in Kubernetes is named (1.37). What a test has it answer (see Answer)
-// replaces that for single requests. client-go's fake clientset is not used, because it has neither the refusals nor a
-// connection that can break, and agrees with what production refuses.
+// It answers only the requests that a drain may make: read and patch the node, list and watch its pods, evict and delete them. Any other request
+// fails the test. Its own answers are those of kube-apiserver with the Node authorizer and NodeRestriction. Where that may surprise, the
+// source in Kubernetes is named (1.37). A test can replace the answer of single requests (Server.Answer). client-go's fake clientset is not
+// used: it refuses nothing that a real server refuses, and its connection cannot break.
 //
-// Behind it are a kubelet, which ends pods within their grace, and, for those who add them, disruption budgets and
-// workloads with their controllers. All of it takes its time from the clock of the bubble that the test is in, and ends with
-// the test.
+// A kubelet ends pods within their grace. Tests can add disruption budgets, and workloads with their controllers. All of them use the clock of
+// the test's synctest bubble, and end with the test.
 package apitest
 
 import (
@@ -46,11 +44,11 @@ type Request struct {
 	Options metav1.DeleteOptions
 }
 
-// Server is the stand-in.
+// Server is the API server, with the kubelet and the controllers.
 type Server struct {
 	t        testing.TB
 	mux      *http.ServeMux
-	handlers sync.WaitGroup // calls on the short road
+	handlers sync.WaitGroup // those that run now
 
 	mu       sync.Mutex
 	away     bool
@@ -59,7 +57,7 @@ type Server struct {
 	once     map[string][]Answer
 	always   map[string]Answer
 
-	// What follows is the storage, with one version for all that is in it, and what watches replay.
+	// The storage, with one version for all objects in it, and the history that watches replay.
 	version    int64
 	oldest     int64 // the first version that is still known
 	node       *object
@@ -72,9 +70,9 @@ type Server struct {
 	lagWrites  int64
 	lagTime    time.Duration
 	closed     bool
-	registered int // how often the Node was
+	registered int // how often the Node was registered
 
-	// And this the kubelet's and the controllers'.
+	// The state of the kubelet and the controllers.
 	bootID       string
 	shutting     bool
 	endings      map[types.UID]Ending
@@ -83,8 +81,8 @@ type Server struct {
 	workloads    []*workload
 	unselective  bool      // see IgnoreSelector
 	looking      bool      // the controllers are at work
-	again        bool      // and have to look once more
-	removed      time.Time // when a pod was last gone that was no DaemonSet's
+	again        bool      // the controllers have to look once more
+	removed      time.Time // see LastRemoval
 }
 
 // New starts a server with a node that is Ready and has no pods. It ends with the test.
@@ -115,7 +113,7 @@ func New(t testing.TB) *Server {
 	return s
 }
 
-// serve records a request, and answers it as a test asked or as the server does by itself.
+// serve returns a handler that records each request, and answers it as the test has asked for, or else with handler.
 func (s *Server) serve(what string, handler http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -163,7 +161,7 @@ func (s *Server) deleteOptions(what string, body []byte) metav1.DeleteOptions {
 	return *sent.Nested
 }
 
-// toJSON is a body in Kubernetes' protobuf as JSON.
+// toJSON converts a body from Kubernetes' protobuf to JSON.
 func (s *Server) toJSON(what string, body []byte) []byte {
 	object, kind, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
 	if err != nil {
@@ -178,7 +176,7 @@ func (s *Server) toJSON(what string, body []byte) []byte {
 	return text
 }
 
-// record notes a request and returns what it is to be answered with; nil for what the server answers by itself.
+// record records a request, and returns the test's answer to it; nil if the server answers by itself.
 func (s *Server) record(req Request) Answer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,7 +194,7 @@ func (s *Server) record(req Request) Answer {
 	return nil
 }
 
-// Requests are those that came so far. With words, only those whose What is or begins with one of them.
+// Requests returns the requests so far. With words, it returns only those whose What is one of the words, or begins with one.
 func (s *Server) Requests(words ...string) []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,13 +14,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// object is one state of a Node or a Pod. Nobody changes it: a write puts another in its place.
+// object is one state of a Node or a Pod. It is never changed: a write puts another object in its place.
 type object struct {
 	pod  *corev1.Pod
 	node *corev1.Node
-	text json.RawMessage // once somebody has read it
+	text json.RawMessage // set by json
 }
 
+// json returns the object as JSON, and keeps it.
 func (o *object) json() json.RawMessage {
 	if o.text == nil {
 		var from any = o.pod
@@ -40,7 +41,7 @@ func (o *object) json() json.RawMessage {
 type change struct {
 	version int64
 	at      time.Time
-	kind    string // as a watch of the node, or of the pods bound to it, tells it; empty if it does not
+	kind    string // of the event in a watch of the node, or of the pods bound to it; see elsewhere for changes that are no event
 	object  *object
 }
 
@@ -88,7 +89,7 @@ func (s *Server) visible() int64 {
 	return max(v, 1)
 }
 
-// surfaces tells in how long the cache will have come further; never if only writes make it.
+// surfaces returns in how long the cache will contain the next change. ever is false if only a further write, or nothing, makes it do so.
 func (s *Server) surfaces() (in time.Duration, ever bool) {
 	v := s.visible()
 	i := s.after(v)
@@ -104,7 +105,7 @@ func (s *Server) after(version int64) int {
 	return sort.Search(len(s.history), func(i int) bool { return s.history[i].version > version })
 }
 
-// podsAt are all pods as they were at a version.
+// podsAt returns all pods as they were at a version.
 func (s *Server) podsAt(version int64) map[string]*object {
 	if version >= s.version || s.after(version) == len(s.history) {
 		return s.pods
@@ -128,21 +129,24 @@ const (
 	added    = "ADDED"
 	modified = "MODIFIED"
 	deleted  = "DELETED"
-	// What becomes of pods that are not bound to the node no watch tells.
+	// Changes of pods that are not bound to the node. A watch does not show them.
 	elsewhere        = ""
 	deletedElsewhere = "-"
 )
 
+// tick begins the next version, and returns it.
 func (s *Server) tick() string {
 	s.version++
 	return strconv.FormatInt(s.version, 10)
 }
 
+// happened adds a change to the history, for watches.
 func (s *Server) happened(kind string, o *object) {
 	s.history = append(s.history, change{version: s.version, at: time.Now(), kind: kind, object: o})
 	s.wake()
 }
 
+// wake has watches and lists that wait look at the history again.
 func (s *Server) wake() {
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -209,7 +213,7 @@ func (s *Server) later(in time.Duration, do func()) {
 	})
 }
 
-// look has the controllers look after the pods of a namespace. What they do makes them look again.
+// look has the controllers handle a change of the pods of a namespace. What they do calls look again: then the loop below runs once more.
 func (s *Server) look(namespace string) {
 	for _, b := range s.budgets {
 		if b.Namespace == namespace {

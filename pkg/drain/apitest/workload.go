@@ -22,10 +22,10 @@ type Workload struct {
 	Pod func(*corev1.Pod)
 	// Ending is that of each pod.
 	Ending Ending
-	// Tolerates tells that its pods come to the node though it is cordoned. Others go elsewhere if it is when they are made:
-	// what the scheduler has chosen so far stands.
+	// Tolerates: its pods come to the node even if that is cordoned. Without it, pods that are made while the node is cordoned are bound to
+	// Elsewhere. A cordon does not change where a pod goes that is made already.
 	Tolerates bool
-	// Delay is from when a pod is made until it is bound, and Starts from then until it is Ready.
+	// Delay is the time from when a pod is made until it is bound, and Starts the time from then until it is Ready.
 	Delay, Starts time.Duration
 }
 
@@ -35,7 +35,7 @@ type workload struct {
 	kind   string
 	made   int
 	pause  time.Duration // before the next pod that failed is replaced
-	failed types.UID     // the one that is being waited for
+	failed types.UID     // the failed pod that is replaced after pause
 }
 
 // AddReplicaSet adds a ReplicaSet and its pods. A pod that begins to end is replaced (FilterActivePods in
@@ -109,7 +109,7 @@ func (s *Server) reconcile(w *workload) {
 	}
 }
 
-// freeName is the i-th of a StatefulSet's names that no pod has.
+// freeName returns the i-th of a StatefulSet's names that no pod has.
 func (w *workload) freeName(own []*corev1.Pod, i int) string {
 	for n := range w.Pods {
 		name := fmt.Sprintf("%s-%d", w.Name, n)
@@ -145,7 +145,7 @@ func (s *Server) replaceFailed(w *workload, pod *corev1.Pod) {
 // create makes a pod, which the scheduler binds later.
 func (s *Server) create(w *workload, name string) {
 	if s.pods[w.Namespace+"/"+name] != nil {
-		return // of somebody else
+		return // Another controller's pod has the name.
 	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
