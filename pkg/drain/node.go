@@ -447,7 +447,8 @@ func cordonPatch(seen *corev1.Node, claim Claim) map[string]any {
 	return map[string]any{"metadata": metadata, "spec": map[string]any{"unschedulable": true}}
 }
 
-// uncordonPatch removes those of our keys that are on the node, and the cordon if that is ours to lift; nil if there is nothing of ours.
+// uncordonPatch returns the patch that removes our keys from the Node, and also the cordon if result is UncordonLifted. It returns nil if nothing
+// on the Node is ours. In a merge patch, a key with nil is removed.
 func (n *Node) uncordonPatch(node *corev1.Node, result UncordonResult) map[string]any {
 	mine := n.isMine(node)
 	labeled := node.Labels[ExcludeLabel] == n.opts.Writer

@@ -192,7 +192,7 @@ func (g *guard) renewVolumes() {
 // of time, so that the node still counts as drained for that event.
 func (g *guard) lastMoment(now time.Time) time.Time {
 	until := g.goal.Hard
-	if g.goal.TimeEnds.After(now) {
+	if g.goal.TimeEnds.After(now) { // An event whose time is over does not count.
 		until = loop.Soonest(until, g.goal.TimeEnds)
 	}
 	if !until.IsZero() {

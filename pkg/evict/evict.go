@@ -454,7 +454,7 @@ func (p *Pods) follow(t *target) {
 	case t.pod.DeletionTimestamp == nil: // It is not terminating yet.
 	case t.stage >= terminating: // The change may be a shorter grace.
 		t.endBy = loop.Soonest(t.endBy, time.Now().Add(givenGrace(t.pod)+overdueAfter))
-	default:
+	default: // It terminates from now on.
 		if t.last.open && !t.last.sent {
 			t.last.cancel()
 		}

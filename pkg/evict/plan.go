@@ -82,7 +82,7 @@ func (p *Pods) planWaiting(t *target, end, turn, now time.Time) (state.Transitio
 	}
 	// A look at the Node comes first. The pod stays if somebody has uncordoned the Node, or opted it out.
 	if p.drain.Terms().Looked < t.needsLook {
-		if !hard {
+		if !hard { // There is time to wait until the API server answers.
 			return "", time.Time{}
 		}
 		if by := p.lookBy(t, turnCome); now.Before(by) {
@@ -93,7 +93,7 @@ func (p *Pods) planWaiting(t *target, end, turn, now time.Time) (state.Transitio
 		if effect := t.effectBy(end, turnCome); now.Before(effect) {
 			return "", effect
 		}
-		t.last.accepted, t.last.refused = false, true
+		t.last.accepted, t.last.refused = false, true // So that credit does not count the request.
 		p.noteHeld(t, state.PodRefused, noEffect)
 	}
 	if hard && turnCome {

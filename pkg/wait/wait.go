@@ -58,7 +58,7 @@ func (v Volumes) Wait(ctx context.Context, drained Node, report func(left string
 				return nil
 			}
 			left = strconv.Itoa(len(volumes))
-		}
+		} // After another error, the Node is read again, too.
 		if left != reported {
 			report(left)
 		}
