@@ -63,18 +63,20 @@ func (k *Keeper) Settled(ev event.Event, outcome event.Outcome) {
 func (k *Keeper) Run(ctx context.Context, _ event.Sink) {
 	var current shift
 	for ctx.Err() == nil {
-		ctx, end := context.WithCancel(ctx)
+		shiftCtx, end := context.WithCancel(ctx)
 		k.mu.Lock()
 		k.endShift = end
 		termination, outcome := k.termination, k.outcome
 		k.mu.Unlock()
-		if current.termination.ID != termination.ID { // A new reporter repeats texts that were reported for another termination.
-			current = shift{k, termination, newReporter(func(r HookReport) { r.Event = termination; k.opts.Report(r) })}
+		if current.termination.ID != termination.ID {
+			// The new reporter repeats texts that were reported for another termination.
+			report := func(r HookReport) { r.Event = termination; k.opts.Report(r) }
+			current = shift{k, termination, newReporter(report)}
 		}
-		if termination.ID != "" {
-			current.keep(ctx, outcome)
+		if termination.ID != "" { // A termination was announced.
+			current.keep(shiftCtx, outcome)
 		}
-		<-ctx.Done() // If keep returns early, wait for Settled to end the shift.
+		<-shiftCtx.Done() // If keep returns early, wait for Settled to end the shift.
 		end()
 	}
 }
@@ -158,8 +160,8 @@ func (s shift) look(ctx context.Context, client *HookClient, instance string) (a
 		s.say(Found, "the instance is in no Auto Scaling group: there is no lifecycle hook to complete")
 		return nil, past, nil
 	}
-	const launch = false
-	chosen, why, err := client.choose(ctx, group, launch)
+	const forLaunches = false
+	chosen, why, err := client.choose(ctx, group, forLaunches)
 	if err != nil {
 		return nil, approaching, err
 	}

@@ -171,7 +171,7 @@ func (d *decoder) decode(text string) {
 	}
 	d.meta = meta
 	d.store("", tree)
-	slices.SortStableFunc(d.warnings, byLine)
+	slices.SortStableFunc(d.warnings, byLine) // store has added them in random sequence.
 }
 
 // store stores the entries of a table in their fields. table is the full key of the table, "" for the top of the file. An entry is a key or a table.

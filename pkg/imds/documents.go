@@ -222,13 +222,15 @@ func parseMaintenanceEvent(raw json.RawMessage) (event.Event, error) {
 			errs = append(errs, fmt.Errorf("%s of %q: %w", field, e.ID, err))
 		}
 	}
-	var err error
-	if id == "" { // Code and time distinguish the event from others.
+	_, idErr := parseCode(id)
+	switch {
+	case id == "": // Code and time distinguish the event from others.
 		e.ID = event.ContentID(e.Kind, code, doc.NotBefore)
-	} else if _, err = parseCode(id); err != nil { // The ID must not contain such a text, but its digest distinguishes the event from others.
+	case idErr != nil: // e.ID must not contain this text, but a digest of the text distinguishes the event from others.
 		e.ID = event.ContentID(e.Kind, id, code, doc.NotBefore)
-		addError("EventId", err)
+		addError("EventId", idErr)
 	}
+	var err error
 	if code != "" {
 		e.Code, err = parseCode(code)
 		addError("Code", err)
