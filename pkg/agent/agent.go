@@ -271,6 +271,7 @@ func (a *Agent) feedWatchdog() {
 // decide brings the record up to date, and emits what has changed. It returns the goal, and the situation that the goal was derived from.
 func (a *Agent) decide() (policy.Situation, policy.Goal) {
 	sit := a.situation()
+	// Fold takes each entry one phase further at most, and each phase is emitted.
 	for changed := a.cfg.Policy.Fold(sit); len(changed) > 0; changed = a.cfg.Policy.Fold(sit) {
 		past := sit.Past
 		for i, e := range changed {
@@ -297,10 +298,8 @@ func (a *Agent) reportOutcomes(sit policy.Situation) {
 			if a.cfg.Settled != nil {
 				a.cfg.Settled(ev, a.cfg.Policy.Settled(sit, ev))
 			}
-			if a.cfg.Rested == nil {
-				continue
-			}
-			if again, busy := a.cfg.Policy.Again(sit, ev); !busy {
+			again, busy := a.cfg.Policy.Again(sit, ev)
+			if a.cfg.Rested != nil && !busy {
 				a.cfg.Rested(ev, again)
 			}
 		}

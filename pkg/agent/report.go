@@ -98,7 +98,7 @@ func (a *Agent) emitNews(before state.Entry, recorded bool, e state.Entry) {
 		return
 	}
 	switch {
-	case e.Phase == state.Seen: // Another event keeps the node closed.
+	case e.Phase == state.Seen: // The event begins again later. Another event keeps the node closed.
 		a.emit(state.Transition{Kind: state.PutOff, Entry: e})
 	case e.Phase == state.Cordoned && !released:
 		a.emitStep(before, e, state.Transition{Kind: state.Done})

@@ -241,7 +241,7 @@ func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
 		switch {
 		case ending != "":
 			e = closeEntry(sit, e, ending)
-		case e.Released() && want >= wantReleased: // It stays released.
+		case e.Released() && want >= wantReleased: // The event still stands and is due, so the entry stays released.
 		case overruled && want >= wantCordoned && !e.CordonedAt.IsZero():
 			e.ReleasedAt = sit.Now
 		default: // If the event still wants a cordon, that begins again.

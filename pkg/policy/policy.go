@@ -7,7 +7,8 @@
 //   - A look reads a source of events once. It is good if the source answered, and then it says which events are announced.
 //   - An event stands until it has an ending: it was withdrawn, canceled or completed, or the machine has survived it.
 //   - The guard is pkg/drain's work on the node: it closes the node (cordons it), evicts pods, and reports the node's state.
-//   - A cordon of ours was set by nth, for one or more events. Each of these entries has OnNode set until the cordon is taken back.
+//   - Each event has an entry in the record, whose phase says how far nth has come with it: see package state.
+//   - To act upon the node is to cordon or drain it for an event. Entry.Acted reports that, until what was done is taken back.
 //   - An entry is released once an operator has uncordoned the node during its event.
 //   - An entry is left alone while an annotation on the node forbids its work.
 //
@@ -68,15 +69,16 @@ type Rule struct {
 	Hibernate Action
 	// Codes says for each maintenance code when it is acted upon; nil means at once.
 	Codes map[string]When
-	// Lead is how long before the deadline the action begins at the latest for codes with Lead, and Window how long before it the
-	// action begins at the earliest for codes with Window. The instances of a fleet begin one after another, over Spread; none
-	// of them gets less than Lead.
-	Lead, Window, Spread time.Duration
+	// Lead is how long before the deadline the action begins at the latest, for codes with Lead. Window is how long before the deadline the
+	// action begins at the earliest, for codes with Window.
+	Lead, Window time.Duration
+	// Spread is the time over which the instances of a fleet begin, one after another. Each instance has at least Lead.
+	Spread time.Duration
 	// Hard: the machine is gone at the deadline, so pods that resist eviction are deleted in time.
 	Hard bool
-	// Budget is the time for an event without a deadline, counted from when it was first seen; 0 means as
-	// long as the event stands. For a spot interruption and a termination by the Auto Scaling group it is also the most that
-	// they get from when they were first seen: EC2 gives two minutes from the notice, and the document says about when.
+	// Budget is the time for an event without a deadline, counted from when it was first seen; 0 means as long as the event stands. For a spot
+	// interruption and a termination by the Auto Scaling group, Budget also limits an announced deadline: EC2 gives two minutes from the notice,
+	// and the document's time is approximate.
 	Budget time.Duration
 	// SoftBudget: the machine outlives the Budget, so that this is a soft deadline, even if Hard is set.
 	SoftBudget bool
@@ -125,7 +127,7 @@ func (sit Situation) nodeFor(e state.Entry) Node {
 }
 
 // leftAlone reports whether an annotation on the node forbids an entry's work, which is Cordoning or Draining. Until the guard has read the Node for
-// the entry's event, the record says so.
+// the entry's event, what the record says stays true.
 func (sit Situation) leftAlone(e state.Entry, work state.Phase) bool {
 	node := sit.nodeFor(e)
 	if !node.Looked {
