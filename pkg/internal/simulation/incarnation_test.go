@@ -17,6 +17,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/state"
@@ -217,8 +218,8 @@ func (w *world) dead(i *incarnation) bool {
 	return i.gone
 }
 
-// mostToStop is how long nth may take to stop. It waits up to ten seconds for its record.
-const mostToStop = 12 * time.Second
+// mostToStop is how long nth may take to stop. It waits for a write that is under way, and up to ten seconds for its record.
+const mostToStop = kube.WritePressed + time.Second
 
 // stop asks nth to stop, and waits until it has. It returns false if nth does not run.
 func (w *world) stop() bool {
