@@ -197,11 +197,11 @@ func closeEntry(sit Situation, e state.Entry, ending state.Ending) state.Entry {
 	return e
 }
 
-// reset puts an entry back to Seen: the node is acted upon again when the time for that comes. Until that time, a reboot does not count as the
-// announced one, since survived needs an entry that was acted upon.
+// reset puts an entry back to Seen: the node is acted upon again when the time for that comes, unless the entry is released. Until that time, a
+// reboot does not count as the announced one, since survived needs an entry that was acted upon.
 func reset(sit Situation, e state.Entry) state.Entry {
 	e = enter(sit, state.Seen, e)
-	e.Result, e.CordonedAt, e.CordonStamp, e.ReleasedAt, e.OnNode = nil, time.Time{}, time.Time{}, time.Time{}, false
+	e.Result, e.CordonedAt, e.CordonStamp, e.OnNode = nil, time.Time{}, time.Time{}, false
 	return e
 }
 
