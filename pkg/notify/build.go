@@ -172,7 +172,7 @@ func (b *builder) reportStepEnd(n *notice) {
 		n.text = fmt.Sprintf("drained after %s: %s%s", took, counts(n.Entry.Result), listDeleted(n.deleted))
 	default: // an uncordon: the event is put off or over
 		n.outcome, n.text = Moved, overText(n.Transition)
-		if n.Entry.Phase == state.Closed {
+		if n.Entry.Phase == state.Closed { // The event is over.
 			n.outcome = string(n.Entry.Ending)
 		}
 	}

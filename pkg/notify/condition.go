@@ -169,8 +169,8 @@ func (n *KubernetesNode) queueUpdate(delay time.Duration) {
 		m := &message{line: n.name}
 		m.deliver = func(ctx context.Context) error {
 			c.mu.Lock()
-			if c.waiting == m { // m is no second attempt, while a later update waits.
-				c.waiting = nil // The update begins: what happens from now on needs another one.
+			if c.waiting == m { // If m is tried again after a failure, another update may wait already.
+				c.waiting = nil // This update begins: later transitions need another one.
 			}
 			c.mu.Unlock()
 			return n.update(ctx)

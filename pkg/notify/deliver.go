@@ -100,7 +100,7 @@ func (q *queue) add(m *message, delay time.Duration) {
 	q.mu.Unlock()
 	q.wake(m.line, delay)
 	if crowded {
-		q.report(DeliveryResult{Event: oldest.event, Outcome: oldest.outcome, Err: errors.New("too many are waiting"), Lost: true})
+		q.report(DeliveryResult{Event: oldest.event, Outcome: oldest.outcome, Err: errors.New("too many messages are waiting"), Lost: true})
 	}
 }
 
@@ -130,7 +130,7 @@ func (q *queue) run(ctx context.Context) {
 		q.lines.Add(m.line)
 	}
 	q.mu.Unlock()
-	q.lines.ShutDown()
+	q.lines.ShutDown() // The workers end once they have tried all lines that were added.
 	working.Wait()
 }
 
@@ -175,9 +175,9 @@ func (q *queue) try(ctx context.Context, m *message) (finished bool) {
 	case refused:
 		result.Lost = true
 	case q.stopping:
-		result.Err, result.Lost = errors.New("nth stopped before it was delivered"), true
+		result.Err, result.Lost = errors.New("nth stopped before the delivery"), true
 	case time.Since(m.made) >= maxAge:
-		result.Err, result.Lost = fmt.Errorf("it is older than a day: %w", result.Err), true
+		result.Err, result.Lost = fmt.Errorf("the message is older than a day: %w", result.Err), true
 	}
 	finished = dropped || result.Err == nil || result.Lost
 	if finished && i >= 0 {

@@ -82,7 +82,7 @@ func TestDeliver_GivesUpAndSaysSo(t *testing.T) {
 				r.hear(state.Announced, fmt.Sprint("e", i))
 				r.pass(time.Millisecond)
 			}
-			r.wantLost(4, "too many are waiting")
+			r.wantLost(4, "too many messages are waiting")
 			r.posted()
 			r.up()
 			r.stop()
@@ -140,7 +140,7 @@ func TestDeliver_GivesUpAndSaysSo(t *testing.T) {
 				t.Errorf("stopping took %s", took)
 			}
 			r.want("b announced")
-			r.wantLost(1, "nth stopped before it was delivered")
+			r.wantLost(1, "nth stopped before the delivery")
 			r.start()
 		})
 	})

@@ -110,7 +110,7 @@ func (e *Endpoint) Post(ctx context.Context, id, text string) error {
 
 // statusError returns the error of Post for the HTTP status of an answer; nil if the status says that the receiver has the message.
 func statusError(status int) error {
-	text := strings.TrimSpace(fmt.Sprintf("it answers %d %s", status, http.StatusText(status)))
+	text := strings.TrimSpace(fmt.Sprintf("the receiver answers %d %s", status, http.StatusText(status)))
 	switch {
 	case status/100 == 2:
 		return nil

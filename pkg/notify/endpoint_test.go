@@ -99,12 +99,12 @@ func TestPost_JudgesTheAnswer(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[int]string{
 		200: "", 202: "", 204: "",
-		301: "it answers 301 Moved Permanently: redirects are not followed",
-		307: "it answers 307 Temporary Redirect: redirects are not followed",
-		400: "it answers 400 Bad Request: it does not take this message",
-		404: "it answers 404 Not Found",
-		500: "it answers 500 Internal Server Error",
-		599: "it answers 599",
+		301: "the receiver answers 301 Moved Permanently: redirects are not followed",
+		307: "the receiver answers 307 Temporary Redirect: redirects are not followed",
+		400: "the receiver answers 400 Bad Request: it does not take this message",
+		404: "the receiver answers 404 Not Found",
+		500: "the receiver answers 500 Internal Server Error",
+		599: "the receiver answers 599",
 	} {
 		elsewhere := serve(t, httptest.NewServer, fine)
 		e := serve(t, httptest.NewServer, func(w http.ResponseWriter, r *http.Request) {

@@ -161,7 +161,7 @@ func deliveryError(err error) error {
 		status.Status().Code >= 500:
 		return err
 	}
-	return refusedError{err.Error() + "; it is left out"}
+	return refusedError{err.Error() + "; nth does not try again"}
 }
 
 // report takes the result of each attempt to write something. what says in words what that is. report calls KubernetesOptions.Trouble with the
@@ -195,6 +195,7 @@ func (n *KubernetesNode) eventMessage(about notice) *message {
 		what = text.Visible("Events about pods in "+namespace, text.Line)
 	}
 	var event *corev1.Event // the same for all attempts; nil before the first, as the identity may not be known yet
+	// event is not an event's ID here: report gets it, as what cannot be written.
 	return &message{line: n.name + "/" + namespace, event: what, deliver: func(ctx context.Context) error {
 		return n.write(ctx, func(ctx context.Context, id Identity) error {
 			if event == nil {

@@ -93,7 +93,8 @@ func (w *Webhook) accept(n notice) bool {
 	return slices.Contains(w.opts.At, phaseOf(n.outcome))
 }
 
-// message returns the message that posts a notice about a node. The first attempt describes the node and renders the text.
+// message returns the message that posts a notice. about describes the notice's node. The first attempt reads that description and renders the
+// text. The notices of one event are posted in sequence: they wait in one line.
 func (w *Webhook) message(n notice, about Subject) *message {
 	var id, text string // the same for all attempts; text is "" before the first
 	return &message{line: n.Entry.Event.ID, event: n.Entry.Event.ID, outcome: n.outcome, deliver: func(ctx context.Context) (err error) {
