@@ -64,8 +64,8 @@ func (k *keeper) get(ctx context.Context, refused *credential) (*credential, err
 	}
 }
 
-// renew makes a credential and keeps it. The result is a *credential. Within runPause after the last run of the plugin, renew returns the result of
-// that run again.
+// renew makes a credential and keeps it. Within runPause after the last run of the plugin, renew returns the result of that run again. The result
+// is a *credential, as an any for singleflight.
 func (k *keeper) renew(ctx context.Context) (any, error) {
 	if !k.called.IsZero() && time.Since(k.called) < runPause {
 		return k.kept.Load(), k.failure

@@ -97,7 +97,7 @@ func (k kubeconfig) files() []*string {
 // ErrNotYet: the kubelet writes its first certificate once the cluster has signed that.
 func (k kubeconfig) version() (version string, err error) {
 	for _, path := range k.files() {
-		if *path == "" {
+		if *path == "" { // The kubeconfig does not have this field.
 			continue
 		}
 		found, err := os.Stat(*path)

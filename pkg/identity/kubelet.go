@@ -159,8 +159,8 @@ func (k *Kubelet) refresh(ctx context.Context) error {
 	return errors.Join(failure, k.confirm(ctx, inUse.Client))
 }
 
-// confirm asks the API server which node a client's credential belongs to. If the API server answers, confirm makes that the client in use. Requests
-// of k.client, which callers of Identity keep, then go through it: see following.
+// confirm asks the API server which node the credential of c belongs to. If that is a node, confirm makes c the client in use. From then on, requests
+// of k.client, which callers of Identity keep, go through c: see following.
 func (k *Kubelet) confirm(ctx context.Context, c *Client) error {
 	node, err := c.node(ctx)
 	if err != nil {

@@ -50,7 +50,7 @@ func (l *Loop) Run(ctx context.Context, turn func(post func(), timed bool) (wake
 		wake, after := turn(post, timed)
 		l.Unlock()
 		after()
-		timer.Stop()
+		timer.Stop() // The wake time of an earlier turn no longer counts.
 		if !wake.IsZero() {
 			timer.Reset(max(time.Until(wake), 0))
 		}

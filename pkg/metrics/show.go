@@ -92,7 +92,7 @@ func (m *Metrics) ShowQueue(now QueueStatus) {
 	s.inFlight.Set(float64(now.InFlight))
 	age := 0.0
 	if !now.Oldest.IsZero() {
-		age = max(time.Since(now.Oldest), 0).Seconds()
+		age = max(time.Since(now.Oldest), 0).Seconds() // The clock of SQS may be ahead.
 	}
 	s.oldest.Set(age)
 	s.queueUp.Set(oneIf(now.Up))
