@@ -17,8 +17,8 @@ var (
 	accountID   = regexp.MustCompile(`^[0-9]{12}$`)
 )
 
-// ParseURL reads the URL of a queue. It finds the region in a host of SQS (also for FIPS and dual-stack), in a legacy host of SQS, and in a VPC
-// endpoint of SQS. It takes no region from the host of another service.
+// ParseURL reads the URL of a queue. It finds the region in all hosts of SQS: public ones (also for FIPS and dual-stack), legacy ones, and VPC
+// endpoints. It takes no region from the host of another service.
 func ParseURL(address string) Address {
 	u, err := url.Parse(address)
 	if err != nil {

@@ -128,7 +128,7 @@ func New(opts Options) *Queue {
 }
 
 // Run receives messages until ctx ends, and calls deliver with each that needs work, from several goroutines. deliver must not block. After the
-// end of ctx, Run waits until each message is ended by Done or Return and SQS has been asked for that, for stopTimeout at most.
+// end of ctx, Run waits until each message is ended by Done or Return, and SQS has deleted or returned it. It waits for stopTimeout at most.
 func (q *Queue) Run(ctx context.Context, deliver func(*Message)) {
 	var receiving sync.WaitGroup
 	for range receivers {
