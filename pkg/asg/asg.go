@@ -1,5 +1,5 @@
-// Package asg handles the lifecycle hooks of an Auto Scaling group: heartbeats hold the instance while its node is drained, and then the
-// hook is completed, so that the group need not wait for the hook's timeout.
+// Package asg handles the lifecycle hooks of an Auto Scaling group. Heartbeats hold the instance while its node is drained. Then the hook is
+// completed, so that the group need not wait for the hook's timeout.
 //
 // A HookClient (client.go) holds and completes lifecycle actions of any instance, for nth-queue. Newcomers begin with its methods Hold and
 // Complete. A Keeper (keeper.go) does so for nth, on the machine itself: when a termination is announced, it finds the hooks of its own

@@ -189,7 +189,7 @@ func (c *HookClient) Complete(ctx context.Context, a Action, outcome event.Outco
 		return nil // The drain that the hook waits for is not done.
 	}
 	result := Continue
-	if outcome == event.OutOfTime && !a.Back && c.settings.Abandon {
+	if outcome == event.OutOfTime && !a.Back && c.settings.Abandon { // ABANDON may keep an instance, but one that goes back is kept anyway.
 		result = Abandon
 	}
 	began := time.Now()

@@ -119,14 +119,13 @@ func (s shift) awaitHooks(ctx context.Context) (client *HookClient, actions []Ac
 	instance := ""
 	for looks := 1; ; looks++ {
 		var err error
-		if client == nil {
+		if client == nil { // This is the first look, or the metadata service has not answered.
 			client, instance, err = ownClient(ctx, s.keeper.opts, s.keeper.settings, s.reporter)
 		}
 		var at stage
 		if err == nil {
 			actions, at, err = s.look(ctx, client, instance)
 		}
-		wait := role.Pause(looks, firstPause, longestLook)
 		switch {
 		case ctx.Err() != nil:
 			return nil, nil
@@ -140,6 +139,7 @@ func (s shift) awaitHooks(ctx context.Context) (client *HookClient, actions []Ac
 		case at == waiting && len(actions) > 0:
 			return client, actions
 		}
+		wait := role.Pause(looks, firstPause, longestLook)
 		noHooks := err == nil && len(actions) == 0
 		if noHooks || unpermitted(err) { // An operator may add a hook or a permission, but not within seconds.
 			wait = role.Spread(longestPause)

@@ -347,7 +347,7 @@ func (t *targetStates) follow(state string) found {
 // callers check the fields that they need. The error means that the body is not JSON.
 func decode(body []byte, into any) error {
 	err := json.Unmarshal(body, into)
-	if wrongType := new(json.UnmarshalTypeError); err != nil && !errors.As(err, &wrongType) {
+	if _, wrongType := errors.AsType[*json.UnmarshalTypeError](err); err != nil && !wrongType {
 		return fmt.Errorf("decoding %d bytes: %w", len(body), err)
 	}
 	return nil

@@ -308,8 +308,8 @@ func (q *Queue) delete(ctx context.Context, batch []update) ([]types.BatchResult
 	return out.Failed, nil
 }
 
-// changeVisibility asks SQS to hide each message of a batch for its update's time hidden, from now. It returns an entry for each message that SQS
-// has not hidden, whose Id is the index in the batch. The error is about the request as a whole.
+// changeVisibility asks SQS to hide each message of a batch for as long as its update says. It returns an entry for each message that SQS has not
+// hidden, whose Id is the index in the batch. The error is about the request as a whole.
 func (q *Queue) changeVisibility(ctx context.Context, batch []update) ([]types.BatchResultErrorEntry, error) {
 	in := &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: &q.opts.URL}
 	for i, u := range batch {
