@@ -69,7 +69,7 @@ func (r CordonResult) progress() Progress {
 		return Progress{Kind: state.NodeOptedOut}
 	case CordonLifted:
 		return Progress{Kind: state.NodeReopened}
-	case CordonSet, CordonOurs, CordonNone: // CordonNone comes only from a dry run, which would set the cordon. They are reported below.
+	case CordonSet, CordonOurs, CordonNone: // CordonNone comes only from a dry run, which would set the cordon.
 	}
 	return Progress{Kind: state.NodeClosed, Detail: string(r)}
 }

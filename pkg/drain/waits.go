@@ -33,14 +33,13 @@ type waiting struct {
 	volumesDone bool
 }
 
-// hold is one wait for a wait.Blocker. The caller of await sets until and late, and await the rest.
+// hold is one wait for a wait.Blocker. The caller of await sets until, and await the rest.
 type hold struct {
 	began time.Time
 	// left is what was missing, as reported last.
 	left string
-	// until returns when the wait ends at the latest, which may change with the goal; zero for never. late is the reason then.
-	until func(now time.Time) time.Time
-	late  error
+	// until returns when the wait ends at the latest, and the reason for that end. Both may change with the goal. A zero time means never.
+	until func(now time.Time) (time.Time, error)
 	// over ends the wait. Its argument is why the wait ends early; nil if nothing is missing any more. A second call does nothing.
 	over func(error)
 }
@@ -86,11 +85,11 @@ func (h *hold) endIfLate(now time.Time) time.Time {
 	if h == nil {
 		return time.Time{}
 	}
-	until := h.until(now)
+	until, late := h.until(now)
 	if until.IsZero() || now.Before(until) {
 		return until
 	}
-	h.over(h.late)
+	h.over(late)
 	return time.Time{}
 }
 
@@ -100,13 +99,13 @@ func (g *guard) awaitScripts(now time.Time) time.Time {
 	if g.scripts != nil { // They run for an earlier drain.
 		return g.scripts.endIfLate(now)
 	}
-	h := &hold{late: errLate}
-	h.until = func(time.Time) time.Time {
+	h := &hold{}
+	h.until = func(time.Time) (time.Time, error) {
 		until := h.began.Add(g.node.opts.ScriptsWait)
 		if !g.goal.Hard.IsZero() {
 			until = loop.Soonest(until, h.began.Add(max(g.goal.Hard.Sub(h.began)/4, 0)))
 		}
-		return until
+		return until, errLate
 	}
 	g.await(&g.scripts, h, g.node.opts.Scripts, "", func(err error) { // Scripts report nothing that is missing.
 		g.scriptsDone, g.evictFrom = true, time.Time{} // scheduleEvictions sets evictFrom again, or waits for load balancers.
@@ -122,22 +121,21 @@ func (g *guard) awaitScripts(now time.Time) time.Time {
 // time as well. It reports why the wait ends, except if load balancers were done at once. It returns when the wait ends at the latest.
 func (g *guard) awaitBalancers(now time.Time) time.Time {
 	h := &hold{}
-	h.until = func(now time.Time) time.Time {
+	h.until = func(now time.Time) (time.Time, error) {
 		deadline, soft := g.lastMoment(now), g.goal.Soft
-		softCounts := soft.After(now) || g.goal.Hard.IsZero() // One that is over does not count if there is a hard one.
+		softCounts := soft.After(now) || g.goal.Hard.IsZero() // A soft deadline that is over does not count if there is a hard one.
 		if softCounts && !soft.IsZero() {
 			deadline = loop.Soonest(deadline, soft.Add(-g.node.opts.Margin))
 		}
-		until := h.began.Add(longestDeregistration)
-		h.late = errLate
-		if half := h.began.Add(deadline.Sub(h.began) / 2); !deadline.IsZero() && half.Before(until) {
-			until, h.late = half, errHalf
+		longest, half := h.began.Add(longestDeregistration), h.began.Add(deadline.Sub(h.began)/2)
+		if !deadline.IsZero() && half.Before(longest) {
+			return half, errHalf
 		}
-		return until
+		return longest, errLate
 	}
 	g.await(&g.balancers, h, g.node.opts.LoadBalancers, state.TargetsLeft, func(err error) {
 		calledOff := errors.Is(err, errCalledOff)
-		reason := "" // Load balancers have removed the machine.
+		reason := "" // It stays empty if load balancers have removed the machine.
 		if err != nil {
 			reason = err.Error()
 		}
@@ -169,9 +167,9 @@ func (g *guard) delayEvictions(since time.Time, delay time.Duration) {
 // returns when the wait ends at the latest. g.volumes is nil afterwards if nothing has to be waited for, or the wait is over.
 func (g *guard) awaitVolumes(now time.Time) time.Time {
 	if g.volumes == nil && !g.volumesDone && g.node.opts.VolumeWait > 0 {
-		h := &hold{late: errLate}
-		h.until = func(now time.Time) time.Time {
-			return loop.Soonest(h.began.Add(g.node.opts.VolumeWait), g.lastMoment(now))
+		h := &hold{}
+		h.until = func(now time.Time) (time.Time, error) {
+			return loop.Soonest(h.began.Add(g.node.opts.VolumeWait), g.lastMoment(now)), errLate
 		}
 		volumes := wait.Volumes{
 			Node:   func(ctx context.Context) (*corev1.Node, error) { return g.node.get(ctx, kube.InTurn) },

@@ -73,8 +73,8 @@ func after(now, at time.Time) time.Time {
 	return time.Time{}
 }
 
-// planWaiting is plan for a pod that is not terminating: no request for it was accepted, or an accepted request shows no effect yet. end and
-// turn are the results of limits.
+// planWaiting is plan for a pod that is not terminating: no request for it was accepted, or an accepted request shows no effect yet. It checks one
+// after the other what the pod's eviction may have to wait for. The pod's turn ends most of these waits. end and turn are the results of limits.
 func (p *Pods) planWaiting(t *target, end, turn, now time.Time) (state.TransitionKind, time.Time) {
 	hard, turnCome := !end.IsZero(), !turn.IsZero() && !now.Before(turn)
 	if p.opts.rank(t.pod) == lastRank && p.isPreceded(t.pod) {
@@ -279,7 +279,7 @@ func (p *Pods) prepare(ctx context.Context, t *target, pod *corev1.Pod, what sta
 	timeout = kube.Write                                     // If that is too long for an eviction, plan cancels it at the pod's turn.
 	left := max(end.Sub(now), p.drain.Terms().Hard.Sub(now)) // A slow API server may use up the margin.
 	if turnCome := !end.IsZero() && !now.Before(turn); turnCome && left > 0 {
-		timeout = max(min(kube.WriteLimit(left), left/2), time.Second/2)
+		timeout = max(min(kube.WriteLimit(left), left/2), time.Second/2) // The other half is for another request.
 	}
 	options = p.opts.deleteOptions(pod, end, now)
 	if grace := p.opts.grace(pod); options.GracePeriodSeconds != nil && seconds(*options.GracePeriodSeconds) < grace {
