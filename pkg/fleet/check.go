@@ -15,7 +15,7 @@ import (
 	"github.com/nth-project/nth/pkg/kube"
 )
 
-// User asks the API server whose credential the client has; "" if the server is older than 1.28 and does not say.
+// User asks the API server for the name of the user whose credential the client has. It returns "" if the server is older than 1.28, and cannot say.
 func User(ctx context.Context, client kubernetes.Interface) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
@@ -29,15 +29,15 @@ func User(ctx context.Context, client kubernetes.Interface) (string, error) {
 	return review.Status.UserInfo.Username, nil
 }
 
-// NodeCount is how many Nodes the cluster has, how many of them may be of any EC2 instance (Silent), and how many are of none
-// (Elsewhere).
+// NodeCount is how many Nodes the cluster has.
 type NodeCount struct {
+	// All counts all Nodes. Silent counts those that do not name their instance, and Elsewhere those that are not EC2 instances.
 	All, Silent, Elsewhere int
-	// Instances are some of the instances that Nodes tell.
+	// Instances are the IDs of some of the instances that Nodes name.
 	Instances []string
 }
 
-// someInstances is how many instances NodeCount has at most.
+// someInstances is how many instances NodeCount has at most, and how many Nodes are listed by one request.
 const someInstances = 200
 
 // CountNodes counts the Nodes of the cluster.
@@ -73,7 +73,7 @@ type Extras struct {
 	Condition, Events bool
 }
 
-// Rights lists the rights that draining any node needs, and those in LeaseNamespace.
+// Rights lists the rights in the cluster that draining any node needs, those on the Lease, and those of the extras. "nth-queue check" asks for them.
 func Rights(extras Extras) []kube.Right {
 	var rights []kube.Right
 	const needed, optional = false, true

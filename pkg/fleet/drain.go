@@ -22,34 +22,34 @@ import (
 // fieldNode is the log field with the name of a node.
 const fieldNode = systemd.FieldNode
 
-// session is the work on one Node: an agent, whose source is what stands for the instance, and whose record is that of the Node. It ends
-// when nothing is left to be done for any event, or when the Node is gone. Nobody stands guard afterwards; the cordon does.
+// session is the drain of one Node by an agent. The session implements the agent's source: it passes on the events that stand for the instance. It
+// ends when all events rest, or when the Node is gone. After its end nothing watches the node, and the cordon keeps pods away.
 type session struct {
 	term     *term
 	instance *instance
 	node     node
-	since    time.Time // when it began to wait
+	since    time.Time // when the session began to wait
 	urgent   atomic.Bool
-	rules    policy.Settings
+	rules    policy.Settings // those at the session's begin
 	record   *record
 
 	// The term's mutex guards what follows.
 	stage    stage
-	deadline time.Time        // the nearest of its events, while it waits; zero if there is none
-	goal     policy.Goal      // what the agent decides first
-	events   map[string]*task // those that the agent knows, by ID
-	sink     event.Sink       // the agent's; nil while it does not run
+	deadline time.Time        // the nearest deadline of the events, while the session waits; noDeadline if none has one
+	goal     policy.Goal      // what the agent will decide first
+	events   map[string]*task // the events for the agent, by ID
+	sink     event.Sink       // the agent's; nil while the agent does not run
 	stop     context.CancelFunc
 }
 
 // task is an event of a session.
 type task struct {
 	event.Event
-	rests   bool          // nothing is being done for it any more
-	outcome event.Outcome // so far
+	rests   bool          // the agent has nothing to do for the event
+	outcome event.Outcome // the last one that the agent reported
 }
 
-// open returns the events for which something is being done. The term's mutex is held.
+// open returns the events that do not rest. The term's mutex is held.
 func (s *session) open() []*task {
 	return slices.DeleteFunc(slices.Collect(maps.Values(s.events)), func(t *task) bool { return t.rests })
 }
@@ -58,13 +58,14 @@ func (s *session) open() []*task {
 type stage int
 
 const (
-	waiting stage = iota // for its turn
-	working              // its agent runs
-	ending               // its agent is stopped, and hears of nothing more
-	ended                // its agent has ended, and the informer may not show yet what that has written
+	waiting stage = iota // The session waits for its turn.
+	working              // The agent runs.
+	ending               // The agent is being stopped, and gets no more events.
+	ended                // The agent has ended, and the watch may not show its last writes yet.
 )
 
-// begin begins a drain whose turn has come. The term's mutex is held.
+// begin begins a session whose turn has come. A goroutine runs the agent, and has the instance looked at when the agent has ended. The term's mutex
+// is held.
 func (t *term) begin(s *session) {
 	s.stage, s.rules = working, t.policy()
 	s.instance.record = s.record
@@ -77,8 +78,8 @@ func (t *term) begin(s *session) {
 		s.stage, s.sink = ended, nil
 		t.dispatch()
 		t.mu.Unlock()
-		// The watch may not show yet what was written. To know that would take the version of each write, also of those of pkg/drain. If a
-		// watch is later than a second, an event may be reported twice.
+		// The next look needs what was written to the Node, and the watch may not show that yet. If the watch takes longer than a second, an event
+		// may be reported twice.
 		loop.Await(t.ctx, nil, time.Second)
 		t.mu.Lock()
 		if s.instance.drain == s {
@@ -89,12 +90,13 @@ func (t *term) begin(s *session) {
 	})
 }
 
-// update passes what stands now on to the agent. The term's mutex is held.
+// update passes the events that stand now on to the agent, if any is new or has changed. The term's mutex is held.
 func (s *session) update(events []event.Event) {
 	changed := false
 	for _, ev := range events {
 		known := s.events[ev.ID]
-		if known != nil && sameEvent(known.Event, ev) && known.Until.Equal(ev.Until) {
+		isUnchanged := known != nil && sameEvent(known.Event, ev) && known.Until.Equal(ev.Until)
+		if isUnchanged {
 			continue
 		}
 		if known == nil {
@@ -111,7 +113,7 @@ func (s *session) update(events []event.Event) {
 	}
 }
 
-// endIfRested ends a drain that has begun if nothing is left to be done for any event. The term's mutex is held.
+// endIfRested ends a session that has begun if all of its events rest. The term's mutex is held.
 func (s *session) endIfRested() {
 	if s.stage == working && len(s.open()) == 0 {
 		s.stage = ending
@@ -119,7 +121,7 @@ func (s *session) endIfRested() {
 	}
 }
 
-// announce passes all events to the agent, if it runs. The term's mutex is held.
+// announce passes all events to the agent, if the agent runs. The term's mutex is held.
 func (s *session) announce() {
 	if s.sink == nil {
 		return
@@ -133,7 +135,7 @@ func (s *session) announce() {
 	}
 }
 
-// Run implements agent.Source.
+// Run implements agent.Source. After the first events, update calls announce for others.
 func (s *session) Run(ctx context.Context, sink event.Sink) {
 	s.term.mu.Lock()
 	s.sink = sink
@@ -142,30 +144,31 @@ func (s *session) Run(ctx context.Context, sink event.Sink) {
 	<-ctx.Done()
 }
 
-// KeepWarm implements agent.Identity. The credential is the whole process's, and is kept valid elsewhere.
+// KeepWarm implements agent.Identity. It only reports the Node's name, as the process has one credential for all Nodes.
 func (s *session) KeepWarm(ctx context.Context, report func(node string, err error)) {
 	report(s.node.name, nil)
 	<-ctx.Done()
 }
 
-// runAgent runs an agent for the Node until nothing is left to be done or ctx ends, and keeps on the Node what is to outlast it.
+// runAgent runs an agent for the Node until ctx ends. Meanwhile and at the end, it writes the taints and the claim to the Node: these have to outlast
+// the agent.
 func (s *session) runAgent(ctx context.Context) {
 	t := s.term
 	t.mu.Lock()
-	s.endIfRested() // Then only the record has to be brought up to date.
+	s.endIfRested() // If nothing is to be done, the agent only brings the record up to date.
 	t.mu.Unlock()
-	var keeping sync.WaitGroup
-	keeping.Go(func() {
+	var syncing sync.WaitGroup
+	syncing.Go(func() {
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-s.record.changed:
 			}
-			if s.isClosing() { // A cordon that is on its way would be in conflict.
+			if s.isClosing() { // The write would conflict with the agent's cordon. The record changes again after the cordon.
 				continue
 			}
-			for !s.keep() && loop.Await(ctx, s.record.changed, firstPause) { // The drain may last for hours without another change.
+			for !s.syncNode() && loop.Await(ctx, s.record.changed, firstPause) { // Another change of the record may be hours away, so syncNode is repeated.
 			}
 		}
 	})
@@ -178,35 +181,37 @@ func (s *session) runAgent(ctx context.Context) {
 		BootID: s.node.bootID, Remote: true, Log: t.opts.Log, DryRun: t.opts.DryRun, Settled: s.onOutcome,
 		Rested: s.onRested, Listeners: listeners,
 	}).Run(ctx)
-	keeping.Wait()
-	for range 5 { // The watch may not show the cordon yet.
-		if s.keep() || !loop.Await(t.ctx, nil, firstPause/4) {
+	syncing.Wait()
+	for range 5 { // The watch may not show the agent's cordon yet.
+		if s.syncNode() || !loop.Await(t.ctx, nil, firstPause/4) {
 			break
 		}
 	}
 }
 
-// isClosing reports whether the agent is about to cordon the node.
+// isClosing reports whether the agent is about to cordon the node: an entry is under way and has no cordon yet, and operators do not forbid one.
 func (s *session) isClosing() bool {
 	return slices.ContainsFunc(s.record.Entries(), func(e state.Entry) bool {
-		return e.UnderWay() && e.CordonedAt.IsZero() && !e.Released() && !e.LeftAlone
+		mayCordon := !e.Released() && !e.LeftAlone
+		return e.UnderWay() && e.CordonedAt.IsZero() && mayCordon
 	})
 }
 
-// keep brings the taints and the claim on the Node in line with the record, and reports whether that has succeeded. The taints are part of
-// nth-queue's cordon: what ends the cordon takes them off.
-func (s *session) keep() (kept bool) {
+// syncNode brings the taints and the claim on the Node in line with the record. It adds taints only to a Node that is cordoned for this Lease; whatever
+// ends the cordon takes them off. done is false if the write has failed, or if the cordon that taints belong to is not shown yet.
+func (s *session) syncNode() (done bool) {
 	t, entries := s.term, s.record.Entries()
 	wanted := s.taints(entries)
-	current := true
+	isCurrent := true // The Node has the cordon for the wanted taints.
 	err := t.change(t.ctx, s.node, nil, func(now *corev1.Node) map[string]any {
 		patch := map[string]any{}
 		if text, needed := t.nodes.claimOf(now, entries); needed {
 			patch = annotation(drain.CordonAnnotation, text)
 		}
-		_, own := t.nodes.cordonOf(now.Annotations[drain.CordonAnnotation])
-		current = own && now.Spec.Unschedulable || len(wanted) == 0
-		if taints := withTaints(now.Spec.Taints, wanted); own && now.Spec.Unschedulable && len(taints) > len(now.Spec.Taints) {
+		_, isOwn := t.nodes.cordonOf(now.Annotations[drain.CordonAnnotation])
+		isCordoned := isOwn && now.Spec.Unschedulable
+		isCurrent = isCordoned || len(wanted) == 0
+		if taints := withTaints(now.Spec.Taints, wanted); isCordoned && len(taints) > len(now.Spec.Taints) {
 			patch["spec"] = map[string]any{"taints": taints}
 		}
 		if len(patch) == 0 {
@@ -217,10 +222,10 @@ func (s *session) keep() (kept bool) {
 	if err != nil && t.ctx.Err() == nil {
 		t.opts.Log.WithField(fieldNode, s.node.name).Warnf("cannot write taints and claim to the Node: %s; retrying", err)
 	}
-	return err == nil && current
+	return err == nil && isCurrent
 }
 
-// drainNode returns the Node for an agent to act on. urgent, if not nil, reports whether its requests go before those of other nodes.
+// drainNode returns the Node for an agent to act on. urgent reports whether the agent's requests go before those of other nodes.
 func (f *Fleet) drainNode(on node, urgent func() bool) agent.Node {
 	options := f.rules.Load().Drain
 	options.Writer, options.UID, options.Requests, options.Urgent = f.opts.Lease, on.uid, f.requests, urgent
@@ -236,13 +241,14 @@ func (f *Fleet) drainNode(on node, urgent func() bool) agent.Node {
 	return n
 }
 
-// leftAlone reports whether operators opted the node out for all of its events. Such a drain does not count for Limits. The term's mutex is
-// held.
+// leftAlone reports whether operators opted the node out, for all events that do not rest. Such a session does not count for Limits. The term's mutex
+// is held.
 func (s *session) leftAlone() bool {
 	return len(s.events) > 0 && !slices.ContainsFunc(s.open(), func(t *task) bool { return t.outcome != event.LeftAlone })
 }
 
-// onOutcome takes in the outcome of an event so far. It implements agent.Config.Settled.
+// onOutcome keeps the latest outcome of an event. If the event is left alone from now on, another session may begin in its place. It implements
+// agent.Config.Settled.
 func (s *session) onOutcome(ev event.Event, outcome event.Outcome) {
 	s.term.mu.Lock()
 	defer s.term.mu.Unlock()
@@ -251,21 +257,22 @@ func (s *session) onOutcome(ev event.Event, outcome event.Outcome) {
 		return
 	}
 	if outcome == event.LeftAlone && known.outcome != outcome {
-		defer s.term.dispatch() // Its place is free for another one.
+		defer s.term.dispatch() // after the outcome is set
 	}
 	known.outcome = outcome
 }
 
-// onRested takes in that nothing is being done for an event any more. It implements agent.Config.Rested. After an error, the agent tries again
-// until the time of the event has run out.
+// onRested marks an event as one that rests, and settles its hints. It implements agent.Config.Rested. An event with an error does not rest while the
+// agent will try again in time.
 func (s *session) onRested(ev event.Event, again time.Time) {
 	s.term.mu.Lock()
 	defer s.term.mu.Unlock()
 	known := s.events[ev.ID]
-	if known == nil || known.rests || !sameEvent(known.Event, ev) { // The agent speaks of an earlier version.
+	if known == nil || known.rests || !sameEvent(known.Event, ev) { // The report is about an earlier version of the event.
 		return
 	}
-	if triesAgain := !again.IsZero() && s.record.entry(ev.ID).Error != ""; triesAgain && known.outcome != event.OutOfTime {
+	retries := !again.IsZero() && s.record.entry(ev.ID).Error != ""
+	if retries && known.outcome != event.OutOfTime {
 		return
 	}
 	known.rests = true
@@ -277,19 +284,19 @@ func sameEvent(a, b event.Event) bool {
 	return a.State == b.State && a.Code == b.Code && a.Deadline.Equal(b.Deadline)
 }
 
-// settleHints settles the hints of an event that rests, and ends the drain with its last event. The term's mutex is held.
+// settleHints settles the hints of an event that rests, each in a goroutine. If all events rest now, it ends the session. The term's mutex is held.
 func (s *session) settleHints(rested *task) {
-	t, in, outcome := s.term, s.instance, rested.outcome
-	for _, h := range in.hints {
-		if h.Event.ID == rested.ID && !h.busy && h.stands {
+	t, inst, outcome := s.term, s.instance, rested.outcome
+	for _, h := range inst.hints {
+		if h.Event.ID == rested.ID && !h.busy && h.accepted {
 			h.busy = true
-			t.background(func(ctx context.Context) { t.finish(ctx, in, h, outcome) })
+			t.background(func(ctx context.Context) { t.finish(ctx, inst, h, outcome) })
 		}
 	}
 	s.endIfRested()
 }
 
-// annotation is a patch that sets an annotation, or removes it if text is "".
+// annotation returns a patch that sets an annotation, or removes the annotation if text is "".
 func annotation(key, text string) map[string]any {
 	var value any
 	if text != "" {

@@ -1,13 +1,20 @@
 // Package fleet drains the nodes of interrupted EC2 instances: nth-queue without its settings. It learns of interruptions from an SQS
 // queue and from EC2.
 //
-// One process leads (leader.go). All its work belongs to a term (term.go), which ends when another process may lead. A message is a hint
-// that there is something to look at (message.go). Each instance is reconciled (instance.go). Which events stand for an instance follows
-// from EC2's answers (truth.go), from the instance's Node (nodes.go, record.go) and from the hints. If something is to be done, an agent
-// does it, as on the machine itself (drain.go, taints.go). Drains take turns (turns.go). Lifecycle hooks are held meanwhile (hooks.go).
+// A newcomer starts with Fleet.Run, Fleet.Take and term.look. The package uses these terms:
+//   - A term is one time for which this process leads (term.go, leader.go). All work belongs to a term and ends with it.
+//   - A hint is what one message says of one instance (message.go). A hint is settled when its message may be deleted, or goes back to
+//     the queue.
+//   - A look brings the work for one instance up to date (instance.go). A hint is accepted when a look finds that its event concerns a Node.
+//   - An event stands while it is not over: an accepted hint, EC2's list (truth.go) or the record of the Node (record.go) has it.
+//   - A session is the drain of one Node (drain.go, taints.go), by an agent as on the machine itself. Sessions take turns (turns.go), and
+//     lifecycle hooks are held meanwhile (hooks.go).
+//   - An event rests when the agent has nothing to do for it, unless something new is announced.
+//   - A claim is the cordon's annotation on a Node: who cordoned the node, and for which events. Its own cordons are those of the same Lease.
+//   - A Node is silent if it does not name its instance in spec.providerID (nodes.go).
 //
-// A newcomer starts with Fleet.Run, Fleet.Take and term.look. Only the queue and the Nodes' annotations store anything, so a standby can
-// take over at any time.
+// Variables named inst are an instance, and on is the Node that the instance has. Only the queue and the claims on the Nodes store anything, so a
+// standby can take over at any time.
 package fleet
 
 import (
@@ -35,7 +42,7 @@ import (
 
 // Options configure a Fleet. All fields are required unless they say otherwise.
 type Options struct {
-	// Client is the fleet's alone: New changes the client so that it refuses writes while this process does not lead.
+	// Client must not be shared: New changes the client so that it refuses writes while this process does not lead.
 	Client kubernetes.Interface
 	// Leases is a client for the Lease alone. It has connections of its own, so that a renewal does not queue behind other requests.
 	Leases kubernetes.Interface
@@ -52,15 +59,16 @@ type Options struct {
 	Log        *logrus.Entry
 	// DryRun writes nothing, neither to the cluster nor to Auto Scaling, and works without the Lease.
 	DryRun bool
-	// Cluster is this cluster's name in the tags of its instances (ec2.ClusterTag). If it is empty, the tags do not say whose an instance is.
+	// Cluster is this cluster's name in the tags of its instances (ec2.ClusterTag). If it is empty, the tags do not show to which cluster an
+	// instance belongs.
 	Cluster string
 	// ManagedOnly drains only nodes whose instances are managed (ec2.Instance.Managed).
 	ManagedOnly bool
 	EC2         EC2
-	// Clock, if set, tells the time by AWS's clock.
+	// Clock, if set, returns the time by AWS's clock.
 	Clock func() time.Time
-	// Hooks, if set, holds and completes lifecycle actions, and decides which ones nth-queue answers. CompleteLaunches includes those of
-	// launches.
+	// Hooks, if set, holds and completes lifecycle actions, and decides which ones nth-queue answers. CompleteLaunches says that actions of
+	// launches are completed, too.
 	Hooks            Hooks
 	CompleteLaunches bool
 	Taints           Taints
@@ -75,8 +83,8 @@ type OwnPod struct {
 	Namespace, Pod string
 }
 
-// requestsAtOnce is how many requests about Nodes are made at the same time, and as many urgent ones. It keeps an API server busy, but
-// lets it answer each in time.
+// requestsAtOnce is how many requests about Nodes are made at the same time, and how many urgent ones in addition. So many keep an API server
+// busy, and it still answers each in time.
 const requestsAtOnce = 50
 
 // Fleet drains the nodes of instances that are interrupted. Its methods may be called from several goroutines.
@@ -108,7 +116,7 @@ func New(opts Options) *Fleet {
 }
 
 // Run watches the Nodes and stands for election until ctx ends. While this process leads, Run calls receive, which passes messages to Take.
-// receive stops to receive when its context ends, and returns when every message was deleted or went back to the queue. When the Lease is
+// receive receives until its context ends, and returns when every message was deleted or went back to the queue. When the Lease is
 // lost, all work ends before Run stands for election again. An error means that the election cannot begin.
 func (f *Fleet) Run(ctx context.Context, receive func(ctx context.Context)) error {
 	var watching sync.WaitGroup
@@ -122,7 +130,7 @@ func (f *Fleet) Run(ctx context.Context, receive func(ctx context.Context)) erro
 		}
 	}
 	work := func(ctx context.Context) { f.serveTerm(ctx, receive) }
-	if f.opts.DryRun { // It writes nothing, so it needs no Lease and may run next to a leader.
+	if f.opts.DryRun { // A dry run writes nothing, so it needs no Lease and may run at the same time as a leader.
 		work(ctx)
 		return nil
 	}
@@ -141,7 +149,7 @@ type Rules struct {
 	Impaired time.Duration
 }
 
-// Use replaces the rules. A drain that is under way keeps the old ones. All instances are looked at again.
+// Use replaces the rules, and has all instances looked at again. A drain that is under way keeps the old rules.
 func (f *Fleet) Use(rules Rules) {
 	f.rules.Store(&rules)
 	if t := f.term.Load(); t != nil {
@@ -149,9 +157,10 @@ func (f *Fleet) Use(rules Rules) {
 	}
 }
 
+// policy returns the rules for all kinds of events, as they are now.
 func (f *Fleet) policy() policy.Settings { return f.rules.Load().Policy }
 
-// Description is what a Node says about its machine. What it does not say is empty.
+// Description is what a Node says about its machine. A field that the Node does not have is empty.
 type Description struct {
 	Instance, Type, Zone, Region             string
 	LocalIP, LocalName, PublicIP, PublicName string
@@ -225,10 +234,10 @@ func (f *Fleet) Status() Status {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, in := range t.instances {
-		s := in.drain
+	for _, inst := range t.instances {
+		s := inst.drain
 		switch {
-		case s == nil, s.stage == ended: // Nothing is being done for this instance.
+		case s == nil, s.stage == ended: // Nothing is being done for this instance, so it has no events to show.
 			continue
 		case s.stage == waiting:
 			now.Waiting++
@@ -238,7 +247,7 @@ func (f *Fleet) Status() Status {
 			now.Draining++
 		}
 		for _, ev := range s.open() {
-			entry := state.Entry{Event: ev.Event, Phase: state.Seen, Changed: time.Now()} // until the agent records one
+			entry := state.Entry{Event: ev.Event, Phase: state.Seen, Changed: time.Now()} // until the agent has recorded the event
 			if recorded := s.record.entry(ev.ID); recorded.Event.ID != "" {
 				entry = recorded
 			}

@@ -25,17 +25,17 @@ import (
 const LeaseNamespace = "nth-queue"
 
 const (
-	// leaseDuration is how long a standby waits after it has last seen the Lease change. renewDeadline is how long the leader tries to
-	// renew the Lease. retryPeriod is how often either asks; client-go makes that up to 2.2 times as long for a standby. So a standby
-	// leads within 20 s of a kill, and within 3 s of an orderly end.
+	// leaseDuration is how long the Lease must not have changed before a standby takes it. renewDeadline is how long the leader tries to renew the
+	// Lease. retryPeriod is the pause between requests of either; client-go makes it up to 2.2 times as long for a standby. So a standby leads
+	// within 20 s of a kill, and within 3 s of an orderly end.
 	leaseDuration, renewDeadline, retryPeriod = 15 * time.Second, 10 * time.Second, time.Second
-	// fenceMargin is how long before the end of leaseDuration the leader stops to write. Requests that are under way end within this time.
+	// fenceMargin is how long before the end of leaseDuration the leader stops writing. Requests that are under way end within this time.
 	fenceMargin = 2 * time.Second
 	// attemptTimeout bounds one request to the API server.
 	attemptTimeout = 8 * time.Second
 )
 
-// leadership is this process's part in the election of the leader.
+// leadership is this process's part in the election of the leader, by client-go.
 type leadership struct {
 	lock *observedLock
 
@@ -44,6 +44,7 @@ type leadership struct {
 	leading context.Context               // ends when the Lease is lost; nil before this process is elected
 }
 
+// newLeadership returns a leadership that does not stand for election yet. lease is the name of the Lease, and identity this process's in the Lease.
 func newLeadership(client kubernetes.Interface, lease, identity string) *leadership {
 	return &leadership{lock: &observedLock{Interface: &resourcelock.LeaseLock{
 		LeaseMeta: metav1.ObjectMeta{Namespace: LeaseNamespace, Name: lease}, Client: client.CoordinationV1(),
@@ -52,8 +53,8 @@ func newLeadership(client kubernetes.Interface, lease, identity string) *leaders
 }
 
 // campaign stands for election until ctx ends. Each time that this process is elected, campaign calls lead. The context of lead ends when
-// the Lease is lost. campaign stands for election again only when lead has returned. At the end it releases the Lease, so that another
-// process leads at once. An error means that the election cannot be prepared.
+// the Lease is lost or ctx ends. campaign stands for election again only when lead has returned. When ctx has ended, campaign releases the Lease, so
+// that another process leads at once. An error means that the election cannot be prepared.
 func (l *leadership) campaign(ctx context.Context, lead func(ctx context.Context)) error {
 	for ctx.Err() == nil {
 		if err := l.stand(ctx, lead); err != nil {
@@ -63,8 +64,8 @@ func (l *leadership) campaign(ctx context.Context, lead func(ctx context.Context
 	return nil
 }
 
-// stand stands for election once. client-go renews the Lease until lead has returned, also after ctx has ended: the work that lead still
-// has to end needs the Lease.
+// stand stands for election once, and returns when the Lease is lost or ctx has ended. client-go renews the Lease until lead has returned, also
+// after ctx has ended: lead needs the Lease to end its work.
 func (l *leadership) stand(ctx context.Context, lead func(ctx context.Context)) error {
 	elected := make(chan context.Context, 1)
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
@@ -89,17 +90,17 @@ func (l *leadership) stand(ctx context.Context, lead func(ctx context.Context)) 
 		l.mu.Lock()
 		l.leading = leading
 		l.mu.Unlock()
-		working, end := context.WithCancel(leading)
-		forget := context.AfterFunc(ctx, end)
+		working, end := context.WithCancel(leading) // ends with the Lease or with ctx
+		detach := context.AfterFunc(ctx, end)
 		lead(working)
-		forget()
+		detach()
 		end()
 	case <-ctx.Done(): // This process was not elected.
 	}
 	held := l.holds() == nil
 	stop()
 	election.Wait()
-	if ctx.Err() == nil || !held { // The Lease is lost, or another process has it: nothing to release.
+	if ctx.Err() == nil || !held { // This process does not have the Lease any more.
 		return nil
 	}
 	releasing, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
@@ -108,15 +109,15 @@ func (l *leadership) stand(ctx context.Context, lead func(ctx context.Context)) 
 	return nil
 }
 
-// release gives up the Lease, after all work has ended. It replaces client-go's ReleaseOnCancel, which would also release when the Lease
-// cannot be renewed, before the work has ended. If release fails, the Lease runs out.
+// release gives up the Lease after all work has ended. If that fails, the Lease runs out. client-go's ReleaseOnCancel is not used: it also releases a
+// Lease that cannot be renewed, before the work has ended.
 func (l *leadership) release(ctx context.Context) {
 	now, _, err := l.lock.Get(ctx)
 	if err != nil || now.HolderIdentity != l.lock.Identity() {
 		return
 	}
 	at := metav1.Now()
-	_ = l.lock.Update(ctx, resourcelock.LeaderElectionRecord{ // The lock remembers the error.
+	_ = l.lock.Update(ctx, resourcelock.LeaderElectionRecord{ // The lock keeps the error for Status.
 		LeaderTransitions: now.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: at, AcquireTime: at,
 	})
 }
@@ -124,8 +125,8 @@ func (l *leadership) release(ctx context.Context) {
 // errNotLeading is why the fence refuses a write.
 var errNotLeading = errors.New("this process does not lead")
 
-// holds returns nil while this process is sure to hold the Lease, and errNotLeading otherwise. It counts from when the last renewal was
-// sent, and client-go from the answer. A standby may count from any moment between the two.
+// holds returns nil while this process is sure to hold the Lease, and errNotLeading otherwise. It counts leaseDuration from when the last renewal was
+// sent. client-go counts from the answer, and a standby may count from any moment between the two.
 func (l *leadership) holds() error {
 	l.mu.Lock()
 	leading := l.leading
@@ -157,17 +158,19 @@ type observedLock struct {
 	lastError time.Time // when a request failed last
 }
 
-// observe remembers the result of a request for the Lease, and returns the request's error. writeBegan is when a write was sent; zero for
-// a read. A read does not end the trouble of failed writes at once: a process may have the right to read the Lease, but not to write it.
+// observe keeps the result of a request for the Lease, and returns err, the request's error. writeBegan is when a write was sent; zero for a read. A
+// read does not end the trouble of failed writes at once: a process may have the right to read the Lease, but not to write it.
 func (o *observedLock) observe(err error, writeBegan time.Time) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	now, written := time.Now(), !writeBegan.IsZero()
+	now, isWrite := time.Now(), !writeBegan.IsZero()
+	doesNotExist := !isWrite && kube.NotFound(err)
+	otherWasFaster := apierrors.IsConflict(err)
 	switch {
-	case err == nil && written:
+	case err == nil && isWrite:
 		o.renewed, o.err = writeBegan, nil
-	case err == nil || kube.NotFound(err) && !written || apierrors.IsConflict(err): // The Lease can be read, or does not exist yet.
-		if now.Sub(o.lastError) > renewDeadline { // There was no need to write since.
+	case err == nil, doesNotExist, otherWasFaster: // The Lease can be read.
+		if now.Sub(o.lastError) > renewDeadline { // No write has failed for so long, so none was needed.
 			o.err = nil
 		}
 	default:
@@ -197,8 +200,8 @@ func (o *observedLock) Update(ctx context.Context, record resourcelock.LeaderEle
 	return o.observe(o.Interface.Update(ctx, record), began)
 }
 
-// age returns how long ago the last successful write of the Lease began. It takes the longer time of two clocks. Only the wall clock
-// continues while a machine is suspended, and only the monotonic clock cannot be set back.
+// age returns how long ago the last successful write of the Lease began. It is the longer time of two clocks: only the wall clock continues while a
+// machine is suspended, and only the monotonic clock cannot be set back.
 func (o *observedLock) age() time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -216,8 +219,8 @@ func (o *observedLock) trouble() (since time.Time, why error) {
 	return o.since, o.err
 }
 
-// fence refuses all requests but GET while this process does not hold the Lease. A process that was frozen does not notice at once that it
-// lost the Lease: without a fence, it would write at the same time as the next leader.
+// fence refuses all requests but GET while this process does not hold the Lease. A process that was frozen does not notice at once that it has lost
+// the Lease. Without a fence, it would write at the same time as the next leader.
 type fence struct {
 	next http.RoundTripper
 	lead *leadership
@@ -225,7 +228,7 @@ type fence struct {
 
 var _ utilnet.RoundTripperWrapper = fence{}
 
-// WrappedRoundTripper implements utilnet.RoundTripperWrapper: client-go finds the transport with the connections by it.
+// WrappedRoundTripper implements utilnet.RoundTripperWrapper, by which client-go finds the transport that has the connections.
 func (f fence) WrappedRoundTripper() http.RoundTripper { return f.next }
 
 // RoundTrip implements http.RoundTripper. The error is errNotLeading if the fence refuses the request.
@@ -238,7 +241,7 @@ func (f fence) RoundTrip(r *http.Request) (*http.Response, error) {
 	return f.next.RoundTrip(r)
 }
 
-// fenceWrites puts a fence before the writes of a client. All API groups of a client share one http.Client, so CoreV1 stands for all. A
+// fenceWrites puts a fence before the writes of a client. All API groups of a client share one http.Client, so to change that of CoreV1 is enough. A
 // client without an http.Client, as tests have, stays as it is.
 func (l *leadership) fenceWrites(client kubernetes.Interface) {
 	if api, ok := client.CoreV1().RESTClient().(*rest.RESTClient); ok && api != nil && api.Client != nil {

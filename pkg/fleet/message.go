@@ -17,9 +17,9 @@ type Message interface {
 	Return(after time.Duration)
 }
 
-// Take has the instance of a message looked at, or those of its reservation. It deletes or returns the message when nothing is left to be done
-// for n, the message's notice. receives is how often the message has been received. Take does not block. While this process does not lead, it
-// returns the message to the queue at once.
+// Take works on a message in the background: it has the instance of the message's notice n looked at, or all instances of the reservation. When
+// nothing is left to be done for the notice, the message is deleted or returned to the queue. receives is how often the message has been
+// received. While this process does not lead, Take returns the message to the queue at once.
 func (f *Fleet) Take(n sqs.Notice, receives int, m Message) {
 	t := f.term.Load()
 	if t == nil {
@@ -33,27 +33,27 @@ func (f *Fleet) Take(n sqs.Notice, receives int, m Message) {
 		t.settle(d, forGood)
 	case n.Reservation == "":
 		t.addHint(n, d)
-	case !t.background(func(ctx context.Context) { t.expandReservation(ctx, n, d) }):
+	case !t.background(func(ctx context.Context) { t.expandReservation(ctx, n, d) }): // The term has ended.
 		t.settle(d, 0)
 	}
 }
 
-// delivery is a message, and how many notices of it are not settled yet: its own, and one for each instance of its reservation. When all are
-// settled, the message is deleted, or returned to the queue if one notice asks for that.
+// delivery is a message, and how many notices of the message are not settled yet: its own, and one for each instance of its reservation. When
+// all are settled, the message is deleted, or returned to the queue if one notice asks for that.
 type delivery struct {
 	message Message
-	pause   time.Duration // before it is tried again
+	pause   time.Duration // before the message is received again after an error
 
 	// The term's mutex guards what follows.
-	open int
-	back time.Duration // until it returns to the queue; forGood if it is deleted
+	open int           // notices that are not settled yet
+	back time.Duration // the time after which the message is received again; forGood if it is to be deleted
 }
 
-// forGood, in the place of the time after which a message is received again, means that nothing is left to be done for it.
+// forGood stands in the place of the time after which a message is received again. It means that the message is to be deleted.
 const forGood time.Duration = -1
 
-// settle settles one notice of a message, for good, or until the message is received again after the time back. The last of a message's
-// notices to be settled has the message deleted, or returned.
+// settle settles one notice of a message. The message is to be deleted if back is forGood, and otherwise received again after the time back. That
+// is done when the last of the message's notices is settled. If the notices differ, the shortest time wins.
 func (t *term) settle(d *delivery, back time.Duration) {
 	t.mu.Lock()
 	if back != forGood && (d.back == forGood || back < d.back) {
@@ -71,62 +71,61 @@ func (t *term) settle(d *delivery, back time.Duration) {
 	}
 }
 
-// hint is what one notice says of an instance, until it is settled. Messages about the same event share it.
+// hint is what one notice says of an instance, until the hint is settled. Messages about the same event share a hint.
 type hint struct {
 	sqs.Notice
-	key      string
-	received time.Time
-	pause    time.Duration // before its message is tried again
+	key      string    // identifies the hint among those of its instance
+	received time.Time // when its first message was received
 
 	// The term's mutex guards what follows.
-	deliveries []*delivery
-	busy       bool // something is being done for it, at the end of which it is settled
-	stands     bool // it was found to stand
-	// bootID is the Node's when the hint was found to stand.
+	deliveries []*delivery // the messages about the event, each with other notices that it has
+	busy       bool        // a goroutine completes the lifecycle action, and then settles the hint
+	accepted   bool        // a look has found that the event concerns the Node
+	// bootID is the Node's boot ID when the hint was accepted.
 	bootID string
-	// nowStopped is set if EC2 says now that its instance does not run.
+	// nowStopped is set if the message is about a stop, and EC2 says now that the instance does not run.
 	nowStopped bool
-	// release ends the hold of its lifecycle hook; nil if that is not held.
+	// release ends the heartbeats for the lifecycle action; nil if none are sent.
 	release context.CancelFunc
 }
 
-// addHint makes a hint of a notice, or adds the message to the hint of the same event, and has the instance looked at.
+// addHint makes a hint of a notice, or adds the message to the hint of the same event, and has the instance looked at. d is the message's delivery.
 func (t *term) addHint(n sqs.Notice, d *delivery) {
-	n = t.byOurClock(n)
+	n = t.withLocalTimes(n)
 	n.Event.Instance = n.Instance
-	h := &hint{Notice: n, key: string(n.About) + " " + n.Event.ID, received: time.Now(), pause: d.pause, deliveries: []*delivery{d}}
+	h := &hint{Notice: n, key: string(n.About) + " " + n.Event.ID, received: time.Now(), deliveries: []*delivery{d}}
 	if n.Event.ID == "" && n.Hook != nil {
 		h.key += n.Hook.Group + " " + n.Hook.Name + " " + n.Hook.Token
 	}
 	t.mu.Lock()
-	if t.ctx.Err() != nil { // returnAll may have been here.
+	if t.ctx.Err() != nil { // The term has ended. returnAll may have passed this instance, so it would not return the message.
 		t.mu.Unlock()
 		t.settle(d, 0)
 		return
 	}
-	in := t.instance(n.Instance)
-	if same := in.hints[h.key]; same != nil {
+	inst := t.instance(n.Instance)
+	if same := inst.hints[h.key]; same != nil {
 		same.deliveries = append(same.deliveries, d)
 	} else {
-		in.hints[h.key] = h
+		inst.hints[h.key] = h
 	}
 	t.mu.Unlock()
 	t.queue.Add(n.Instance)
 }
 
-// noteStart takes in that an instance was started, which ends the stops before that. For an instance that is not known, nothing was done.
+// noteStart records for a look that an instance was started: events about an earlier stop are over then.
 func (t *term) noteStart(n sqs.Notice) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if in := t.instances[n.Instance]; in != nil {
-		in.started = t.byOurClock(n).Event.Noticed
+	if inst := t.instances[n.Instance]; inst != nil { // For an instance that the term does not have, nothing was done that would be over.
+		inst.started = t.withLocalTimes(n).Event.Noticed
 		t.queue.Add(n.Instance)
 	}
 }
 
-// byOurClock moves the times of a notice, which are by AWS's clock, to this machine's. A spot instance has two minutes from the notice, which
-// is no later than its receipt.
-func (t *term) byOurClock(n sqs.Notice) sqs.Notice {
+// withLocalTimes returns a notice with its times converted from AWS's clock to this machine's. The deadline of a spot interruption is at most
+// spotNotice from now, since EC2 gave the notice before it was received.
+func (t *term) withLocalTimes(n sqs.Notice) sqs.Notice {
 	n.Event.Noticed, n.Event.Deadline, n.Event.Until = t.toLocalClock(n.Event.Noticed), t.toLocalClock(n.Event.Deadline), t.toLocalClock(n.Event.Until)
 	if latest := time.Now().Add(spotNotice).Round(0); n.Event.Kind == event.SpotInterruption && n.Event.Deadline.After(latest) {
 		n.Event.Deadline = latest
@@ -134,10 +133,11 @@ func (t *term) byOurClock(n sqs.Notice) sqs.Notice {
 	return n
 }
 
-// spotNotice is how long before it takes a spot instance EC2 gives notice.
+// spotNotice is how long before a spot interruption EC2 gives notice.
 const spotNotice = 2 * time.Minute
 
-// toLocalClock converts a time by AWS's clock to this machine's. Less than skew is no difference: the Date header has whole seconds.
+// toLocalClock converts a time by AWS's clock to this machine's clock. It ignores a difference of less than skew: AWS's clock is known from Date
+// headers, which have whole seconds.
 func (t *term) toLocalClock(at time.Time) time.Time {
 	const skew = 3 * time.Second
 	off := t.opts.Clock().Sub(time.Now().Round(0))
@@ -147,7 +147,8 @@ func (t *term) toLocalClock(at time.Time) time.Time {
 	return event.CredibleTime(at.Add(-off))
 }
 
-// expandReservation turns the end of a capacity reservation into one notice for each of its instances.
+// expandReservation adds a hint for each instance of a capacity reservation that ends. If EC2 does not list the instances, the message is returned
+// to the queue, to be received again.
 func (t *term) expandReservation(ctx context.Context, n sqs.Notice, d *delivery) {
 	found, err := t.opts.EC2.InReservation(ctx, n.Reservation)
 	if err != nil {
@@ -159,26 +160,26 @@ func (t *term) expandReservation(ctx context.Context, n sqs.Notice, d *delivery)
 	d.open += len(found)
 	t.mu.Unlock()
 	for _, id := range found {
-		one := n
-		one.Instance, one.Reservation = id, ""
-		one.Event.ID += "-" + id
-		t.addHint(one, d)
+		forInstance := n
+		forInstance.Instance, forInstance.Reservation = id, ""
+		forInstance.Event.ID += "-" + id
+		t.addHint(forInstance, d)
 	}
 	t.settle(d, forGood) // the notice of the reservation itself
 }
 
 // done settles a hint for good: its messages are deleted.
-func (t *term) done(in *instance, h *hint) { t.endHint(in, h, forGood) }
+func (t *term) done(inst *instance, h *hint) { t.endHint(inst, h, forGood) }
 
-// endHint removes a hint, stops to hold its lifecycle hook and settles its messages: for good, or until they are received again after the
-// time back.
-func (t *term) endHint(in *instance, h *hint, back time.Duration) {
+// endHint settles a hint. It removes the hint from its instance, ends the heartbeats for the lifecycle action, and settles the messages: back is as
+// for settle.
+func (t *term) endHint(inst *instance, h *hint, back time.Duration) {
 	t.mu.Lock()
-	if in.hints[h.key] != h { // It was settled already.
+	if inst.hints[h.key] != h { // Another goroutine has settled the hint.
 		t.mu.Unlock()
 		return
 	}
-	delete(in.hints, h.key)
+	delete(inst.hints, h.key)
 	if h.release != nil {
 		h.release()
 	}
@@ -189,14 +190,16 @@ func (t *term) endHint(in *instance, h *hint, back time.Duration) {
 	}
 }
 
+// firstPause is the pause before something that has failed is tried again, and longestPause the longest one after further failures.
 const firstPause, longestPause = 2 * time.Second, time.Minute
 
-// retryPause is the delay after something has failed that many times.
+// retryPause returns the pause after something has failed that many times. It doubles each time, up to longestPause.
 func retryPause(times int) time.Duration {
-	return min(firstPause<<min(max(times-1, 0), 10), longestPause)
+	doublings := min(max(times-1, 0), 10) // More would overflow.
+	return min(firstPause<<doublings, longestPause)
 }
 
-// describe names what a notice is about, for log lines: the kind of its event, or else the subject of the message.
+// describe names what a hint is about, for log lines: the kind of its event, or else the subject of the message.
 func (h *hint) describe() string {
 	if h.Event.Kind != "" {
 		return string(h.Event.Kind)

@@ -25,27 +25,27 @@ import (
 	"github.com/nth-project/nth/pkg/kube"
 )
 
-// node is what is kept of a Node. Its identity is its UID: its name passes to another machine.
+// node is what the fleet needs of a Node. The UID identifies the Node: another machine may get a Node of the same name.
 type node struct {
 	name string
 	uid  types.UID
-	// instance is the one in spec.providerID; "" if that names none. silent is set if it may be of any EC2 instance all the same.
+	// instance is the instance ID in spec.providerID; "" if that names none. silent is set if the Node may be of any EC2 instance nevertheless.
 	instance string
 	silent   bool
-	// address is its first InternalIP of IPv4, as EC2 names instances by it, group the value of Options.GroupLabel.
+	// address is the Node's first InternalIP of IPv4: EC2 finds an instance by that. group is the value of the label Options.GroupLabel.
 	address, group, bootID string
-	// machine is the system's UUID: a Node of K3s or kubeadm may outlive its machine, and be another's with the same UID.
+	// machine is the system's UUID. A Node of K3s or kubeadm may outlive its machine: another machine then uses the Node with the same UID.
 	machine              string
 	created              time.Time
 	ready, unschedulable bool
-	// cordon is drain.CordonAnnotation. hasOwnCordon is set if a leader of this Lease has written it.
+	// cordon is the claim in drain.CordonAnnotation. hasOwnCordon is set if a leader of this Lease has written the claim.
 	cordon       drain.Claim
 	hasOwnCordon bool
-	// labeled is set if drain.ExcludeLabel is on it for this Lease.
+	// labeled is set if the Node has drain.ExcludeLabel of this Lease.
 	labeled bool
 }
 
-// marked reports whether the Node has anything of this Lease: it is to be looked at then, although nothing is announced.
+// marked reports whether the Node has a claim or a label of this Lease. Such a Node is looked at even if nothing is announced.
 func (n node) marked() bool { return n.hasOwnCordon || n.labeled }
 
 const (
@@ -53,7 +53,7 @@ const (
 	anySilent             = "" // the key in byAddress of all Nodes that do not name their instance
 )
 
-// nodes are all Nodes of the cluster, kept up to date by one informer. It lives as long as the process, so that a standby knows them.
+// nodes are all Nodes of the cluster, kept up to date by one informer. The informer runs as long as the process, so a standby knows the Nodes, too.
 type nodes struct {
 	informer cache.SharedIndexInformer
 	label    string // Options.GroupLabel
@@ -85,27 +85,27 @@ func newNodes(client kubernetes.Interface, label, lease string, changed func(nod
 			return nil, nil
 		},
 	})
-	_ = n.informer.SetTransform(n.strip) // It fails once the informer runs.
+	_ = n.informer.SetTransform(n.strip) // An error would mean that the informer runs already.
 	handle := func(o any) {
 		if one := n.parse(o); one.uid != "" {
 			changed(one)
 		}
 	}
-	_, _ = n.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{ // It fails once the informer has stopped.
+	_, _ = n.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{ // An error would mean that the informer has stopped.
 		AddFunc: handle, UpdateFunc: func(_, now any) { handle(now) }, DeleteFunc: handle,
 	})
 	return n
 }
 
-// watch keeps the nodes up to date until ctx ends.
+// watch lists and watches the Nodes until ctx ends. It discards client-go's log.
 func (n *nodes) watch(ctx context.Context) {
 	n.informer.RunWithContext(klog.NewContext(ctx, logr.Discard()))
 }
 
-// of returns the Nodes that name an instance, the one to be drained first: Ready before others, and then the newest.
+// of returns the Nodes that name an instance. The first is the one to be drained: Ready before others, and then the newest.
 func (n *nodes) of(instance string) []node { return n.indexed(byInstance, instance) }
 
-// at returns the Nodes with an InternalIP among those that do not name their instance.
+// at returns the silent Nodes with an InternalIP; nil for the address "".
 func (n *nodes) at(address string) []node {
 	if address == anySilent {
 		return nil
@@ -113,8 +113,9 @@ func (n *nodes) at(address string) []node {
 	return n.indexed(byAddress, address)
 }
 
+// indexed returns the Nodes with a key in an index, Ready ones first, and then the newest.
 func (n *nodes) indexed(index, key string) []node {
-	found, _ := n.informer.GetIndexer().ByIndex(index, key) // It fails without that index.
+	found, _ := n.informer.GetIndexer().ByIndex(index, key) // An error would mean that no such index exists.
 	all := make([]node, 0, len(found))
 	for _, o := range found {
 		all = append(all, n.parse(o))
@@ -125,13 +126,13 @@ func (n *nodes) indexed(index, key string) []node {
 	return all
 }
 
-// hasSilent reports whether there are Nodes that do not name their instance.
+// hasSilent reports whether any Node is silent.
 func (n *nodes) hasSilent() bool {
-	keys, _ := n.informer.GetIndexer().IndexKeys(byAddress, anySilent) // It fails without that index.
+	keys, _ := n.informer.GetIndexer().IndexKeys(byAddress, anySilent) // An error would mean that no such index exists.
 	return len(keys) > 0
 }
 
-// watched returns a Node as the watch knows it, without what strip drops; nil if that knows none of its UID.
+// watched returns a Node as the watch shows it now, without what strip drops. It returns nil if the watch does not have a Node of this UID.
 func (n *nodes) watched(of node) *corev1.Node {
 	if now := n.named(of.name); now != nil && now.UID == of.uid {
 		return now
@@ -139,15 +140,15 @@ func (n *nodes) watched(of node) *corev1.Node {
 	return nil
 }
 
-// named returns the Node of a name as the watch knows it; nil if it knows none.
+// named returns the Node of a name as the watch shows it now; nil if the watch does not have one.
 func (n *nodes) named(name string) *corev1.Node {
-	o, _, _ := n.informer.GetStore().GetByKey(name) // It never fails.
+	o, _, _ := n.informer.GetStore().GetByKey(name) // The store is in memory: no error is possible.
 	now, _ := o.(*corev1.Node)
 	return now
 }
 
-// now returns the Node of the same UID as it is now; false if it is gone.
-func (n *nodes) now(of node) (node, bool) {
+// now returns a Node as the watch shows it now. exists is false if the Node of this UID is gone.
+func (n *nodes) now(of node) (now node, exists bool) {
 	found := n.watched(of)
 	return n.parse(found), found != nil
 }
@@ -162,12 +163,13 @@ func (n *nodes) all() []node {
 	return all
 }
 
+// count returns how many Nodes the cluster has.
 func (n *nodes) count() int { return len(n.informer.GetStore().ListKeys()) }
 
-// strip drops what is not needed as soon as a Node is received.
+// strip returns a Node with only the fields that the fleet needs, to save memory. The informer calls it for each Node that it receives.
 func (n *nodes) strip(object any) (any, error) {
 	full, ok := object.(*corev1.Node)
-	if !ok {
+	if !ok { // The informer also passes its own objects about deleted Nodes.
 		return object, nil
 	}
 	lean := &corev1.Node{
@@ -197,9 +199,9 @@ func (n *nodes) strip(object any) (any, error) {
 	return lean, nil
 }
 
-// parse reads a Node, or the last that is known of one that was deleted.
+// parse reads an object of the informer: a Node, or the last that was known of a deleted Node. It returns the zero value for nil.
 func (n *nodes) parse(object any) node {
-	if gone, is := object.(cache.DeletedFinalStateUnknown); is {
+	if gone, isGone := object.(cache.DeletedFinalStateUnknown); isGone {
 		object = gone.Obj
 	}
 	full, _ := object.(*corev1.Node)
@@ -218,14 +220,16 @@ func (n *nodes) parse(object any) node {
 		}
 	}
 	for _, a := range full.Status.Addresses {
-		if ip, err := netip.ParseAddr(a.Address); a.Type == corev1.NodeInternalIP && kept.address == "" && err == nil && ip.Is4() {
+		ip, err := netip.ParseAddr(a.Address)
+		isIPv4 := err == nil && ip.Is4()
+		if isIPv4 && a.Type == corev1.NodeInternalIP && kept.address == "" {
 			kept.address = a.Address
 		}
 	}
 	return kept
 }
 
-// cordonOf decodes a cordon annotation, and reports whether a leader of this Lease has written it.
+// cordonOf decodes the claim in a cordon annotation. own reports whether a leader of this Lease has written the claim.
 func (n *nodes) cordonOf(text string) (claim drain.Claim, own bool) {
 	own = text != "" && json.Unmarshal([]byte(text), &claim) == nil && claim.OfWriter(n.lease)
 	return claim, own
@@ -244,9 +248,9 @@ func instanceOf(providerID string) string {
 	return id
 }
 
-// isSilent reports whether a Node with that provider ID may be of any EC2 instance. An unknown form says little, because distributions
-// such as K3s and RKE2 use one of their own on any machine. An ID of another cloud, or one of AWS that is not an instance, such as
-// Fargate's, excludes it.
+// isSilent reports whether a Node with that provider ID may be of any EC2 instance. Distributions such as K3s and RKE2 set IDs of their own on any
+// machine, so an unknown form says nothing. A Node with an ID of another cloud is not silent. Nor is one with an ID of AWS: that names an
+// instance, or something else such as Fargate.
 func isSilent(providerID string) bool {
 	provider, _, _ := strings.Cut(providerID, "://")
 	switch provider {
@@ -256,8 +260,9 @@ func isSilent(providerID string) bool {
 	return true
 }
 
-// change writes the patch to a Node that patchFor returns for it; nothing if that returns nil for the Node as the watch knows it. If that is
-// out of date, the Node is read. urgent, if not nil, reports whether the request is urgent. A Node that is gone is no error.
+// change patches a Node. patchFor returns the patch for the Node as the watch shows it; nil if nothing is to be written. If the watch is out of date,
+// change reads the Node, and asks patchFor once more. urgent, if not nil, reports whether the request goes before others. A Node that is gone is
+// no error.
 func (f *Fleet) change(ctx context.Context, of node, urgent func() bool, patchFor func(*corev1.Node) map[string]any) (err error) {
 	now := f.nodes.watched(of)
 	if f.opts.DryRun || now == nil {
@@ -288,7 +293,8 @@ func (f *Fleet) change(ctx context.Context, of node, urgent func() bool, patchFo
 		return err
 	}
 	now, err = f.opts.Client.CoreV1().Nodes().Get(ctx, of.name, metav1.GetOptions{})
-	if kube.NotFound(err) || err == nil && now.UID != of.uid {
+	isGone := kube.NotFound(err) || err == nil && now.UID != of.uid
+	if isGone {
 		return nil
 	}
 	if err != nil {
@@ -300,7 +306,7 @@ func (f *Fleet) change(ctx context.Context, of node, urgent func() bool, patchFo
 	return nil
 }
 
-// patch changes a Node, unless it has changed since it was read.
+// patch sends a patch for a Node. The API server refuses the patch if the Node has changed since it was seen.
 func (f *Fleet) patch(ctx context.Context, seen *corev1.Node, patch map[string]any) error {
 	metadata, _ := patch["metadata"].(map[string]any)
 	if metadata == nil {

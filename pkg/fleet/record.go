@@ -16,17 +16,17 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// isListed reports whether EC2 lists events of a kind as long as they stand.
+// isListed reports whether EC2 lists events of a kind until they are over.
 func isListed(kind event.Kind) bool {
 	return kind == event.ScheduledMaintenance || kind == event.StatusCheck
 }
 
-// entriesOf returns what was done for the events of an instance's Node, as the record of this term says. Where that does not know why the Node
-// is closed, the cordon's claim says it: an earlier leader has written that. An open node was uncordoned by an operator, for all events that it had been closed for. What is neither on the Node nor
-// announced needs no entry.
-func (t *term) entriesOf(in *instance, on node, announced []event.Event) []state.Entry {
+// entriesOf returns the entries of an instance's Node: what was done for events. They are those in the record of this term. If the record has none for
+// the Node's own cordon, they are also those in the claim, which an earlier leader has written. If the node is not cordoned any more, an operator has
+// uncordoned it for all of these events. An entry is left out if its event is not announced and nothing of it is on the Node.
+func (t *term) entriesOf(inst *instance, on node, announced []event.Event) []state.Entry {
 	t.mu.Lock()
-	recorded := in.record
+	recorded := inst.record
 	t.mu.Unlock()
 	var entries []state.Entry
 	if recorded != nil {
@@ -38,15 +38,16 @@ func (t *term) entriesOf(in *instance, on node, announced []event.Event) []state
 	for i := range entries {
 		e := &entries[i]
 		e.OnNode = e.OnNode && on.hasOwnCordon
-		if closed := !e.CordonedAt.IsZero(); closed && !on.unschedulable && !e.Released() && e.Acted() {
+		wasCordoned := !e.CordonedAt.IsZero() && e.Acted()
+		if wasCordoned && !on.unschedulable && !e.Released() { // An operator has uncordoned the node.
 			e.ReleasedAt = e.CordonedAt
 		}
 	}
-	return slices.DeleteFunc(entries, func(e state.Entry) bool {
+	return slices.DeleteFunc(entries, func(e state.Entry) (dropped bool) {
 		switch isAnnounced := slices.ContainsFunc(announced, func(ev event.Event) bool { return ev.ID == e.Event.ID }); {
-		case isListed(e.Event.Kind):
+		case isListed(e.Event.Kind): // EC2 may list the event again.
 			return false
-		case e.Released():
+		case e.Released(): // The uncordon is remembered until a reboot.
 			return e.BootID != on.bootID && e.Event.State == event.Pending
 		default:
 			return !e.OnNode && !isAnnounced
@@ -54,8 +55,8 @@ func (t *term) entriesOf(in *instance, on node, announced []event.Event) []state
 	})
 }
 
-// claimed returns the entries of the events that the claim on the Node names, apart from those that are recorded. An event that is announced, and
-// for which the node is still closed, has no entry: it begins again, and finds its cordon.
+// claimed returns entries for the events that the claim on the Node names, except for those in recorded. An event that is announced, and for which the
+// node is still cordoned, gets no entry: the agent begins with the event again, and finds the cordon in place.
 func (t *term) claimed(on node, recorded []state.Entry, announced []event.Event) (entries []state.Entry) {
 	since := event.CredibleTime(on.cordon.Since)
 	if since.IsZero() {
@@ -63,25 +64,28 @@ func (t *term) claimed(on node, recorded []state.Entry, announced []event.Event)
 	}
 	for _, id := range append([]string{on.cordon.Event}, on.cordon.Events...) {
 		at := slices.IndexFunc(announced, func(ev event.Event) bool { return ev.ID == id })
+		isAnnounced := at >= 0
 		_, known := policy.Find(slices.Concat(recorded, entries), id)
-		if known || at < 0 && id != on.cordon.Event { // The claim does not say its kind.
+		if known || !isAnnounced && id != on.cordon.Event { // The claim has the kind of its first event only.
 			continue
 		}
 		ev := event.Event{ID: id, Kind: event.Kind(on.cordon.Kind), State: event.Pending}
-		if at >= 0 {
+		if isAnnounced {
 			ev = announced[at]
 		}
 		e := state.Entry{
 			Event: ev, Phase: state.Cordoned, BootID: on.cordon.BootID,
 			FirstSeen: since, Changed: since, CordonedAt: since, ActedFor: since, OnNode: true,
 		}
-		switch asks := t.policy().Asks(e); {
-		case at >= 0 && announced[at].State == event.Pending && on.unschedulable && (asks == policy.Drain || asks == policy.Cordon):
-			continue // It begins again.
-		case at >= 0: // It is over, or an operator has uncordoned the node, or the rules want it open.
-			e.Phase, e.Event.State = state.Draining, event.Pending // What is over by now, the policy takes in as news.
+		asks := t.policy().Asks(e)
+		wantsClosed := ev.State == event.Pending && (asks == policy.Drain || asks == policy.Cordon)
+		switch {
+		case isAnnounced && wantsClosed && on.unschedulable: // The agent begins with the event again.
+			continue
+		case isAnnounced: // The event is over, or an operator has uncordoned the node, or the rules want the node open.
+			e.Phase, e.Event.State = state.Draining, event.Pending // The policy learns from the announced event that the event is over.
 			e.FirstSeen = time.Now().UTC().Round(0)
-		case asks == policy.Drain: // Its message was deleted when the drain had ended.
+		case asks == policy.Drain: // The message of the event was deleted, which is done after the drain.
 			e.Phase = state.Drained
 		}
 		entries = append(entries, e)
@@ -89,37 +93,42 @@ func (t *term) claimed(on node, recorded []state.Entry, announced []event.Event)
 	return entries
 }
 
-// claimOf returns the claim that a Node needs so that the next leader knows of these entries: the node is closed for their events, or was
-// uncordoned during them. needed is false if the claim on the Node says so already, or if the Node needs none. The first event is not one that
-// EC2 lists, if there is another: of the others, the next leader would not know.
+// claimOf returns the claim, as JSON, that a Node needs so that the next leader knows these entries: the node is cordoned for their events, or was
+// uncordoned by an operator. needed is false if the claim on the Node names all these events already, or if no entry needs a claim.
+//
+// The claim's first event comes from a message, if there is one. The next leader finds the others in EC2's list, and would know nothing of this one
+// otherwise.
 func (n *nodes) claimOf(now *corev1.Node, entries []state.Entry) (text string, needed bool) {
-	claim, own := n.cordonOf(now.Annotations[drain.CordonAnnotation])
+	claim, isOwn := n.cordonOf(now.Annotations[drain.CordonAnnotation])
 	var events []event.Event
 	for _, e := range entries {
-		if e.Phase != state.Closed && (e.Released() && !now.Spec.Unschedulable || own && e.OnNode) {
+		wasUncordoned := e.Released() && !now.Spec.Unschedulable
+		isCordoned := isOwn && e.OnNode
+		if e.Phase != state.Closed && (wasUncordoned || isCordoned) {
 			events = append(events, e.Event)
 		}
 	}
-	names := func(ev event.Event) bool { return claim.Names(ev.ID) }
+	isUnnamed := func(ev event.Event) bool { return !claim.Names(ev.ID) }
 	isFirst := func(ev event.Event) bool { return claim.Event == ev.ID }
 	fromMessage := slices.IndexFunc(events, func(ev event.Event) bool { return !isListed(ev.Kind) })
+	leading := fromMessage // the index of the event to name first; negative for the first of all
 	switch first := slices.IndexFunc(events, isFirst); {
 	case len(events) == 0:
 		return "", false
-	case !own:
+	case !isOwn: // The Node needs a new claim.
 		claim = drain.Claim{Writer: n.lease, BootID: now.Status.NodeInfo.BootID, Since: time.Now().UTC()}
-	case first < 0, isListed(events[first].Kind) && fromMessage >= 0: // The claim is to name another event first.
-	case !slices.ContainsFunc(events, func(ev event.Event) bool { return !names(ev) }):
+	case first < 0, isListed(events[first].Kind) && fromMessage >= 0: // The claim has to name another event first.
+	case !slices.ContainsFunc(events, isUnnamed): // The claim on the Node is complete.
 		return "", false
-	default:
-		fromMessage = first
+	default: // The claim lacks events, and its first event stays first.
+		leading = first
 	}
-	first := events[max(fromMessage, 0)]
-	claim.Event, claim.Kind, claim.Events = first.ID, string(first.Kind), nil
+	lead := events[max(leading, 0)]
+	claim.Event, claim.Kind, claim.Events = lead.ID, string(lead.Kind), nil
 	for _, ev := range events {
 		claim.Events = append(claim.Events, ev.ID)
 	}
-	encoded, _ := json.Marshal(claim) // texts and a time always encode
+	encoded, _ := json.Marshal(claim) // Texts and a time always encode.
 	return string(encoded), true
 }
 
@@ -131,6 +140,7 @@ type record struct {
 	entries []state.Entry
 }
 
+// newRecord returns a record that begins with these entries.
 func newRecord(entries []state.Entry) *record {
 	return &record{changed: make(chan struct{}, 1), entries: entries}
 }
@@ -142,7 +152,7 @@ func (r *record) Entries() []state.Entry {
 	return slices.Clone(r.entries)
 }
 
-// Put implements agent.Record.
+// Put implements agent.Record. It calls written before it returns, as nothing has to reach a disk.
 func (r *record) Put(written func(error), entries ...state.Entry) {
 	r.mu.Lock()
 	r.entries = merged(r.entries, entries)
@@ -151,7 +161,7 @@ func (r *record) Put(written func(error), entries ...state.Entry) {
 	written(nil)
 }
 
-// merged are the entries with those that have changed.
+// merged returns entries, with those in changed added, or in the place of the entries of the same events.
 func merged(entries, changed []state.Entry) []state.Entry {
 	entries = slices.Clone(entries)
 	for _, e := range changed {
@@ -164,9 +174,10 @@ func merged(entries, changed []state.Entry) []state.Entry {
 	return entries
 }
 
-// Flush implements agent.Record.
+// Flush implements agent.Record. It has nothing to write.
 func (r *record) Flush(context.Context) error { return nil }
 
+// entry returns the entry of the event with that ID; the zero value if the record has none.
 func (r *record) entry(id string) state.Entry {
 	e, _ := policy.Find(r.Entries(), id)
 	return e

@@ -29,7 +29,7 @@ var outOfService = corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "nodes
 // longestValue is the longest value that a taint can have.
 const longestValue = 63
 
-// of returns the taint for the kind of an event; none if the settings or the kind ask for none.
+// of returns the taint for the kind of an event; nil if the settings ask for no taints, or the kind has none.
 func (t Taints) of(ev event.Event) []corev1.Taint {
 	key := ev.Kind.Info().Handler.Taint
 	if key == "" || !t.Kinds {
@@ -38,7 +38,7 @@ func (t Taints) of(ev event.Event) []corev1.Taint {
 	return []corev1.Taint{{Key: key, Value: ev.ID[:min(len(ev.ID), longestValue)], Effect: t.Effect}}
 }
 
-// isOwn reports whether a taint may be one of nth-queue's.
+// isOwn reports whether a taint has a key that nth-queue uses with these settings.
 func (t Taints) isOwn(taint corev1.Taint) bool {
 	if taint.MatchTaint(&outOfService) {
 		return t.OutOfService && taint.Value == outOfService.Value
@@ -46,10 +46,12 @@ func (t Taints) isOwn(taint corev1.Taint) bool {
 	return t.Kinds && slices.ContainsFunc(event.AllKinds(), func(k event.Kind) bool { return k.Info().Handler.Taint == taint.Key })
 }
 
-// taints returns the taints that entries ask for.
+// taints returns the taints that the Node is to have for the entries of its record. Only an entry for which the node is cordoned asks for taints.
 func (s *session) taints(entries []state.Entry) (wanted []corev1.Taint) {
 	for _, e := range entries {
-		if e.CordonedAt.IsZero() || !e.Acted() || e.Phase == state.Undoing || e.Released() || e.LeftAlone {
+		wasCordoned := !e.CordonedAt.IsZero() && e.Acted()
+		noLonger := e.Phase == state.Undoing || e.Released() || e.LeftAlone // The cordon is being taken back, or operators have ended it.
+		if !wasCordoned || noLonger {
 			continue
 		}
 		wanted = append(wanted, s.term.opts.Taints.of(e.Event)...)
@@ -60,7 +62,7 @@ func (s *session) taints(entries []state.Entry) (wanted []corev1.Taint) {
 	return wanted
 }
 
-// isStopped reports whether EC2 says that the instance of an event has stopped.
+// isStopped reports whether EC2 says that the instance has stopped, as the event with that ID announced.
 func (s *session) isStopped(id string) bool {
 	s.term.mu.Lock()
 	defer s.term.mu.Unlock()
@@ -72,7 +74,7 @@ func (s *session) isStopped(id string) bool {
 	return false
 }
 
-// withTaints returns the taints of a Node and those that are wanted, except where the Node has one with the same key.
+// withTaints returns the taints of a Node, and the wanted ones whose keys the Node does not have.
 func withTaints(taints, wanted []corev1.Taint) []corev1.Taint {
 	all := slices.Clone(taints)
 	for _, w := range wanted {
@@ -83,8 +85,8 @@ func withTaints(taints, wanted []corev1.Taint) []corev1.Taint {
 	return all
 }
 
-// tidyOpened takes the taints and the label of this Lease off a Node that others have uncordoned. The annotation of our cordon
-// (hasOwnCordon) may still be on it. It returns when to try again; 0 if that is not needed.
+// tidyOpened takes nth-queue's taints and the label of this Lease off a Node that others have uncordoned. Their uncordon leaves these, and the claim,
+// on the Node. tidyOpened returns when to try again; 0 if that is not needed.
 func (t *term) tidyOpened(on node) time.Duration {
 	if t.opts.DryRun || !on.hasOwnCordon && !on.labeled {
 		return 0
@@ -97,7 +99,7 @@ func (t *term) tidyOpened(on node) time.Duration {
 		if len(taints) < len(now.Spec.Taints) {
 			patch["spec"] = map[string]any{"taints": taints}
 		}
-		if now.Spec.Unschedulable || len(patch) == 0 {
+		if now.Spec.Unschedulable || len(patch) == 0 { // The Node is still cordoned, or nothing is to be taken off.
 			return nil
 		}
 		return patch

@@ -17,16 +17,16 @@ type term struct {
 	queue workqueue.TypedDelayingInterface[string]
 	truth truth
 
-	beginning sync.Mutex // held while a goroutine of work is started; it guards closed
-	closed    bool       // no more goroutines are started
-	work      sync.WaitGroup
+	beginning sync.Mutex     // guards closed, and is held while a goroutine is started
+	closed    bool           // no more goroutines may be started
+	work      sync.WaitGroup // all goroutines of the term but the one that receives messages
 
 	mu        sync.Mutex
 	instances map[string]*instance
 }
 
-// serveTerm does the work of one term. The leadership calls it when this process is elected, and ends ctx when the Lease is lost. It
-// returns when all goroutines have ended, and all messages are back in the queue.
+// serveTerm does the work of one term, until ctx ends. leadership.campaign calls it when this process is elected, and ends ctx when the Lease is lost.
+// It returns when all goroutines of the term have ended, and all messages are back in the queue.
 func (f *Fleet) serveTerm(ctx context.Context, receive func(ctx context.Context)) {
 	t := &term{Fleet: f, ctx: ctx, instances: map[string]*instance{}, queue: workqueue.NewTypedDelayingQueue[string]()}
 	f.opts.Log.Info("this process leads: it receives messages and drains nodes")
@@ -45,21 +45,22 @@ func (f *Fleet) serveTerm(ctx context.Context, receive func(ctx context.Context)
 	t.beginning.Unlock()
 	t.work.Wait()
 	t.returnAll()
-	receiving.Wait() // It waits until every message was deleted or returned.
+	receiving.Wait() // receive returns when every message was deleted or returned.
 	f.opts.Log.Info("this process no longer leads: its work has ended, and its messages are back in the queue")
 }
 
-// returnAll puts the messages of all hints back into the queue, after the end of the term's context. Later messages go back at once.
+// returnAll puts the messages of all hints back into the queue. It runs after the end of the term's context, since when addHint returns messages at
+// once.
 func (t *term) returnAll() {
 	t.mu.Lock()
 	instances := slices.Collect(maps.Values(t.instances))
 	t.mu.Unlock()
-	for _, in := range instances {
+	for _, inst := range instances {
 		t.mu.Lock()
-		hints := slices.Collect(maps.Values(in.hints))
+		hints := slices.Collect(maps.Values(inst.hints))
 		t.mu.Unlock()
 		for _, h := range hints {
-			t.endHint(in, h, 0)
+			t.endHint(inst, h, 0)
 		}
 	}
 }
@@ -92,38 +93,40 @@ func (t *term) instanceOn(n node) string {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, in := range t.instances {
-		if in.node.uid == n.uid {
-			return in.id
+	for _, inst := range t.instances {
+		if inst.node.uid == n.uid {
+			return inst.id
 		}
 	}
 	return ""
 }
 
-// nodeChanged has the instance of a Node looked at. The watch calls it when a Node was added, changed or deleted. It ends the drain of a
-// Node that is gone, or that belongs to another machine now.
+// nodeChanged ends the session of a Node that is gone, or that belongs to another machine now, and has the instance of the Node looked at. The watch
+// calls it when a Node was added, changed or deleted.
 func (t *term) nodeChanged(n node) {
 	id := t.instanceOn(n)
 	now, exists := t.nodes.now(n)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if in := t.instances[id]; in != nil {
-		if s := in.drain; s != nil && s.node.uid == n.uid && (!exists || now.machine != s.node.machine) {
+	if inst := t.instances[id]; inst != nil {
+		s := inst.drain
+		isDrained := s != nil && s.node.uid == n.uid
+		if isDrained && (!exists || now.machine != s.node.machine) {
 			s.stop()
-			if s.stage == waiting { // No agent runs that would remove the drain at its end.
-				in.drain = nil
+			if s.stage == waiting { // No agent runs that would remove the session at its end.
+				inst.drain = nil
 			}
 			s.stage = max(s.stage, ending)
 		}
 		t.queue.Add(id)
 		return
 	}
-	if !n.silent || id != "" { // Nothing is announced for the instance of this Node.
+	if !n.silent || id != "" { // The Node's instance is known, and nothing is announced for it.
 		return
 	}
-	for _, in := range t.instances { // The Node does not name its instance: any instance that waits for its Node may be the one.
-		if in.node.uid == "" && len(in.hints) > 0 {
-			t.queue.Add(in.id)
+	for _, inst := range t.instances { // A silent Node may be of any instance that has hints and no Node yet.
+		if inst.node.uid == "" && len(inst.hints) > 0 {
+			t.queue.Add(inst.id)
 		}
 	}
 }

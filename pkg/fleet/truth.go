@@ -21,7 +21,8 @@ import (
 
 // EC2 is what EC2 says of instances. ec2.Catalog implements it. An error is ec2.ErrRefused if IAM does not allow the request.
 type EC2 interface {
-	// Look returns what is known of an instance, which may be minutes old; LookNow asks now.
+	// Look returns what EC2 says of an instance; the answer may be minutes old. LookNow asks EC2 now. known is false if EC2 does not know the
+	// instance.
 	Look(ctx context.Context, id string) (found ec2.Instance, known bool, err error)
 	LookNow(ctx context.Context, id string) (found ec2.Instance, known bool, err error)
 	// AtAddress returns the instances that have a private IP address.
@@ -33,22 +34,22 @@ type EC2 interface {
 	Notable(ctx context.Context, checks bool) (map[string]ec2.Status, error)
 }
 
-// lookUpTimeout bounds a question to EC2 on which the work for an instance waits. A later answer is cached for the next look.
+// lookUpTimeout bounds the time for which a look waits for EC2's answer. A later answer is cached for the next look.
 const lookUpTimeout = 5 * time.Second
 
-// truth is what EC2 has said last. The term's mutex guards it.
+// truth is what EC2 has listed in the last two polls. The term's mutex guards it.
 type truth struct {
-	// listed are the statuses of instances by the last successful poll, and before those by the one before that.
+	// listed are the statuses of instances by the last successful poll, and before are those by the successful poll before that.
 	listed, before map[string]ec2.Status
-	// looked and lookedBefore are when these polls began; zero if there was none, or EC2 refuses.
+	// looked and lookedBefore are when these polls began; zero if there was no such poll, or EC2 refuses.
 	looked, lookedBefore time.Time
 	trouble              error // of the last poll
 }
 
-// wasMissing reports whether the event of an instance was not listed by the poll before the last one.
+// wasMissing reports whether the event of an instance was missing from the list before the last one.
 func (t truth) wasMissing(id string, ev event.Event) bool {
 	switch {
-	case t.lookedBefore.IsZero():
+	case t.lookedBefore.IsZero(): // There was no such list.
 		return false
 	case ev.Kind == event.StatusCheck:
 		return t.before[id].Impaired == ""
@@ -56,17 +57,19 @@ func (t truth) wasMissing(id string, ev event.Event) bool {
 	return !slices.ContainsFunc(t.before[id].Planned, func(before event.Event) bool { return before.ID == ev.ID })
 }
 
-// belongsHere and belongsElsewhere report whether the tags of an instance say that it is this cluster's, or that it is another one's. They say
-// neither without a tag, and without Options.Cluster.
+// belongsHere reports whether the tags of an instance name this cluster. It returns false without Options.Cluster.
 func (t *term) belongsHere(found ec2.Instance) bool {
 	return slices.Contains(found.Clusters, t.opts.Cluster)
 }
 
+// belongsElsewhere reports whether the tags of an instance name only other clusters. It returns false without such tags, and without
+// Options.Cluster.
 func (t *term) belongsElsewhere(found ec2.Instance) bool {
 	return t.opts.Cluster != "" && len(found.Clusters) > 0 && !t.belongsHere(found)
 }
 
-// isManaged reports whether the settings let the node of an instance be drained.
+// isManaged reports whether the node of an instance may be drained: always, or with Options.ManagedOnly only if the instance has the tag. An instance
+// that EC2 does not know any more counts as managed.
 func (t *term) isManaged(id string) (bool, error) {
 	if !t.opts.ManagedOnly {
 		return true, nil
@@ -77,27 +80,27 @@ func (t *term) isManaged(id string) (bool, error) {
 	return !known || found.Managed, err
 }
 
-// errAmbiguous means that nobody can tell whose Node it is.
+// errAmbiguous means that several Nodes or instances have one address, and no tag shows which belong together.
 var errAmbiguous = errors.New("it is unclear which Node is its own")
 
-// nodesOf returns the Nodes of an instance, the one to be drained first: those that name it in spec.providerID or, where Nodes do not name
-// their instances, the one with the InternalIP that EC2 says it has. Private addresses are unique in a VPC only. The error is errAmbiguous if
-// another Node, or another instance that may be in this cluster, has the same address.
-func (t *term) nodesOf(in *instance) ([]node, error) {
-	if named := t.nodes.of(in.id); len(named) > 0 || !t.nodes.hasSilent() {
+// nodesOf returns the Nodes of an instance; the first is the one to be drained. These are the Nodes that name the instance in spec.providerID. If
+// none does, it is the silent Node with the instance's private address, by EC2. Private addresses are unique only in a VPC: the error is
+// errAmbiguous if another silent Node, or another instance that may be in this cluster, has the same address.
+func (t *term) nodesOf(inst *instance) ([]node, error) {
+	if named := t.nodes.of(inst.id); len(named) > 0 || !t.nodes.hasSilent() {
 		return named, nil
 	}
 	t.mu.Lock()
-	before := in.node
+	before := inst.node
 	t.mu.Unlock()
-	if before.silent { // EC2 forgets the address of an instance that is terminated.
+	if before.silent { // The last look has found the Node. EC2 forgets the address when the instance is terminated.
 		if now, ok := t.nodes.now(before); ok && now.machine == before.machine {
 			return []node{now}, nil
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
 	defer cancel()
-	found, known, err := t.opts.EC2.LookNow(ctx, in.id) // The next machine may have an address of minutes ago.
+	found, known, err := t.opts.EC2.LookNow(ctx, inst.id) // An older answer may have an address that is another machine's now.
 	if err != nil || !known || t.belongsElsewhere(found) {
 		return nil, err
 	}
@@ -106,29 +109,29 @@ func (t *term) nodesOf(in *instance) ([]node, error) {
 		return nil, nil
 	}
 	if len(nodes) > 1 {
-		return nil, fmt.Errorf("the instance %s: %d Nodes have its address %s: %w", in.id, len(nodes), found.Address, errAmbiguous)
+		return nil, fmt.Errorf("the instance %s: %d Nodes have its address %s: %w", inst.id, len(nodes), found.Address, errAmbiguous)
 	}
-	same, err := t.opts.EC2.AtAddress(ctx, found.Address)
-	for _, other := range same {
-		if other.ID != in.id && !other.Gone() && !t.belongsElsewhere(other) {
+	withAddress, err := t.opts.EC2.AtAddress(ctx, found.Address)
+	for _, other := range withAddress {
+		if other.ID != inst.id && !other.Gone() && !t.belongsElsewhere(other) {
 			return nil, fmt.Errorf("the instances %s and %s have the address %s, and their tags do not say which one is in this cluster (set fleet.cluster): %w",
-				in.id, other.ID, found.Address, errAmbiguous)
+				inst.id, other.ID, found.Address, errAmbiguous)
 		}
 	}
 	return nodes, err
 }
 
 const (
-	// settles is how long EC2's answers may lag behind its messages.
-	settles = 30 * time.Second
-	// asksAgain is when EC2 is asked again meanwhile.
-	asksAgain = 5 * time.Second
-	// believed is how long a message about a stop counts if EC2 may not be asked.
-	believed = 2 * time.Minute
+	// answerLag is how long EC2's answers may lag behind its messages.
+	answerLag = 30 * time.Second
+	// askPause is the pause before EC2 is asked again for an answer that is needed soon.
+	askPause = 5 * time.Second
+	// stopTrust is how long a message about a stop counts if IAM does not let nth-queue ask EC2.
+	stopTrust = 2 * time.Minute
 )
 
-// stopTime is when the instance stops according to a hint; zero if the hint is not about a stop. A terminated instance is never started
-// again.
+// stopTime returns when the instance of a hint stops, by the hint's event. It returns zero for any other event, such as a termination: only a stopped
+// instance can be started again.
 func stopTime(h *hint) time.Time {
 	switch ev := h.Event; {
 	case ev.Kind == event.StateChange:
@@ -139,88 +142,92 @@ func stopTime(h *hint) time.Time {
 	return time.Time{}
 }
 
-// isOver asks EC2 whether the instance of a hint about a stop runs again, whatever the age of the message. again is when to ask again, if
-// that is not known yet.
+// isOver asks EC2 whether the instance of a hint about a stop runs again, so that the event is over. A message may be days old. again is when to ask
+// once more, if EC2's answer does not decide it yet; 0 if it does.
 func (t *term) isOver(h *hint, on node) (over bool, again time.Duration) {
 	stops := stopTime(h)
 	age := time.Since(stops)
-	if stops.IsZero() || h.Event.Kind == event.SpotInterruption && age < settles {
-		return false, 0 // It is about no stop, or the instance runs until then.
+	stillRuns := h.Event.Kind == event.SpotInterruption && age < answerLag // The stop is still to come, or has just come.
+	if stops.IsZero() || stillRuns {
+		return false, 0
 	}
 	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
 	defer cancel()
 	found, known, err := t.opts.EC2.LookNow(ctx, h.Instance)
 	switch {
-	case errors.Is(err, ec2.ErrRefused):
-		return age > believed && on.ready, 0 // A machine that has been down for so long is not Ready.
+	case errors.Is(err, ec2.ErrRefused): // A machine that has been down for so long is not Ready.
+		return age > stopTrust && on.ready, 0
 	case err != nil && on.ready:
 		return false, t.failed(h, err)
-	case err != nil: // The node is down, as the message says.
+	case err != nil: // The Node is not Ready, so the machine may be down as the message says.
 		return false, 0
 	case !known || !found.Runs():
+		isGoingDown := found.State == "stopping" || found.State == "shutting-down"
 		t.mu.Lock()
-		h.nowStopped = h.Stopped && found.State != "stopping" && found.State != "shutting-down"
+		h.nowStopped = h.Stopped && !isGoingDown
 		t.mu.Unlock()
 		return false, 0
-	case age < settles && !t.toLocalClock(found.Launched).After(stops): // EC2's answer may be older than the stop.
-		return false, asksAgain
+	case age < answerLag && !t.toLocalClock(found.Launched).After(stops): // EC2's answer may be older than the stop.
+		return false, askPause
 	}
 	return true, 0
 }
 
-// failed logs why EC2 could not be asked about a hint, and returns when to try again. The pauses grow with the age of the hint.
+// failed logs why EC2 could not be asked about a hint, and returns when to look again. The pauses grow with the age of the hint.
 func (t *term) failed(h *hint, err error) time.Duration {
 	if t.ctx.Err() == nil {
 		t.opts.Log.Warnf("cannot ask EC2 about %s (%s): %s; retrying", h.Instance, h.describe(), err)
 	}
 	if isUrgent(h.Event) {
-		return asksAgain
+		return askPause
 	}
 	return min(max(time.Since(h.received), firstPause), longestPause)
 }
 
-// listedEvents returns the events that EC2 has listed last for an instance, and whether EC2 was asked. It returns none for an instance that
-// is not managed.
-func (t *term) listedEvents(in *instance, on node) (events []event.Event, asked bool) {
+// listedEvents returns the events that EC2 has listed last for an instance: its scheduled events, and a status check that has failed for long enough.
+// asked is false if no poll has succeeded, or if it is unknown whether the instance is managed. An instance that is not managed has no events.
+func (t *term) listedEvents(inst *instance, on node) (events []event.Event, asked bool) {
 	t.mu.Lock()
-	said, looked := t.truth.listed[in.id], t.truth.looked
+	status, looked := t.truth.listed[inst.id], t.truth.looked
 	t.mu.Unlock()
-	if len(said.Planned) > 0 || said.Impaired != "" {
-		if managed, err := t.isManaged(in.id); err != nil || !managed {
+	if len(status.Planned) > 0 || status.Impaired != "" {
+		if managed, err := t.isManaged(inst.id); err != nil || !managed {
 			return nil, err == nil // After an error, the next poll has the instance looked at again.
 		}
 	}
-	events = t.plannedEvents(in, said)
-	since := t.toLocalClock(said.Since)
-	if said.Impaired == "" || since.IsZero() || looked.Sub(since) < t.rules.Load().Impaired {
+	events = t.plannedEvents(inst, status)
+	since := t.toLocalClock(status.Since)
+	isImpaired := status.Impaired != "" && !since.IsZero() && looked.Sub(since) >= t.rules.Load().Impaired
+	if !isImpaired {
 		return events, !looked.IsZero()
 	}
-	sum := sha256.Sum256([]byte(in.id + "\n" + strconv.FormatInt(since.Unix(), 10)))
+	sum := sha256.Sum256([]byte(inst.id + "\n" + strconv.FormatInt(since.Unix(), 10)))
 	ev := event.Event{
-		ID: string(event.StatusCheck) + "-" + hex.EncodeToString(sum[:8]), Kind: event.StatusCheck, Code: said.Impaired,
-		State: event.Pending, Noticed: event.CredibleTime(since), Instance: in.id,
+		ID: string(event.StatusCheck) + "-" + hex.EncodeToString(sum[:8]), Kind: event.StatusCheck, Code: status.Impaired,
+		State: event.Pending, Noticed: event.CredibleTime(since), Instance: inst.id,
 	}
 	if on.hasOwnCordon && on.cordon.Kind == string(event.StatusCheck) {
-		ev.ID = on.cordon.Event // While the node is cordoned for such an event, it keeps its ID.
+		ev.ID = on.cordon.Event // The node is cordoned for this event, which had its ID from an earlier value of since.
 	}
 	return append(events, ev), true
 }
 
 // plannedEvents returns the scheduled events in the status of an instance, with their times by this machine's clock.
-func (t *term) plannedEvents(in *instance, said ec2.Status) []event.Event {
+func (t *term) plannedEvents(inst *instance, status ec2.Status) []event.Event {
 	var all []event.Event
-	for _, ev := range said.Planned {
-		ev.Instance = in.id
+	for _, ev := range status.Planned {
+		ev.Instance = inst.id
 		ev.Deadline, ev.Until = t.toLocalClock(ev.Deadline), t.toLocalClock(ev.Until)
 		all = append(all, ev.Credible())
 	}
 	return all
 }
 
-// pollInterval is how often EC2 is asked for all that is notable.
+// pollInterval is the pause between two polls of EC2's lists.
 const pollInterval = time.Minute
 
-// poll asks EC2 for what is scheduled and which status checks fail, until the term ends, and has the instances looked at.
+// poll asks EC2 every pollInterval for scheduled events and failing status checks, until the term ends. Each time, it has all instances looked at
+// that EC2 lists, and those whose Nodes have something of this Lease.
 func (t *term) poll() {
 	for {
 		t.pollOnce()
@@ -230,7 +237,7 @@ func (t *term) poll() {
 		t.lookAt(listed...)
 		for _, n := range t.nodes.all() {
 			if !n.marked() {
-				continue // Nothing was done for it.
+				continue // Nothing was done to this Node.
 			}
 			id := t.instanceOn(n)
 			if id == "" && n.silent {
@@ -244,7 +251,7 @@ func (t *term) poll() {
 	}
 }
 
-// lookAt has the reconcilers look at instances. It ignores an empty ID: the instance of a Node may be unknown.
+// lookAt has the reconcilers look at instances. It ignores an empty ID, which stands for the unknown instance of a silent Node.
 func (t *term) lookAt(ids ...string) {
 	for _, id := range ids {
 		if id == "" {
@@ -257,9 +264,9 @@ func (t *term) lookAt(ids ...string) {
 	}
 }
 
-// instanceAt asks EC2 which instance has the address of a Node that does not name its instance. It returns "" unless EC2 names exactly one.
+// instanceAt asks EC2 which instance has the address of a silent Node. It returns "" unless EC2 names exactly one.
 func (t *term) instanceAt(n node) string {
-	found, _ := t.opts.EC2.AtAddress(t.ctx, n.address) // The next poll asks again.
+	found, _ := t.opts.EC2.AtAddress(t.ctx, n.address) // After an error, the next poll asks again.
 	found = slices.DeleteFunc(slices.Clone(found), ec2.Instance.Gone)
 	if len(found) != 1 {
 		return ""
@@ -267,26 +274,27 @@ func (t *term) instanceAt(n node) string {
 	return found[0].ID
 }
 
-// pollOnce asks EC2 for what is notable. Of instances without a Node nothing is kept.
+// pollOnce asks EC2 once for scheduled events and failing status checks, and keeps the answer in t.truth. It asks nothing if the settings ignore
+// both. If all Nodes name their instances, it keeps nothing of other instances.
 func (t *term) pollOnce() {
 	checks := !t.ignoresKind(event.StatusCheck)
 	if !checks && t.ignoresKind(event.ScheduledMaintenance) {
 		return
 	}
 	at := time.Now()
-	said, err := t.opts.EC2.Notable(t.ctx, checks)
-	if t.ctx.Err() != nil {
+	listed, err := t.opts.EC2.Notable(t.ctx, checks)
+	if t.ctx.Err() != nil { // The term has ended.
 		return
 	}
 	if err == nil && !t.nodes.hasSilent() {
-		maps.DeleteFunc(said, func(id string, _ ec2.Status) bool { return len(t.nodes.of(id)) == 0 })
+		maps.DeleteFunc(listed, func(id string, _ ec2.Status) bool { return len(t.nodes.of(id)) == 0 })
 	}
 	t.mu.Lock()
 	before := t.truth
 	switch {
 	case err == nil:
-		t.truth = truth{listed: said, before: before.listed, looked: at, lookedBefore: before.looked}
-	case errors.Is(err, ec2.ErrRefused):
+		t.truth = truth{listed: listed, before: before.listed, looked: at, lookedBefore: before.looked}
+	case errors.Is(err, ec2.ErrRefused): // The last lists are dropped: EC2 will not say when their events are over.
 		t.truth = truth{trouble: err}
 	default:
 		t.truth.trouble = err
@@ -296,7 +304,7 @@ func (t *term) pollOnce() {
 	switch {
 	case err == nil && before.trouble != nil:
 		t.opts.Log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("scheduled maintenance can be listed again")
-	case err == nil, before.trouble != nil: // It is known already.
+	case err == nil, before.trouble != nil: // Nothing has changed since the last poll.
 	case errors.Is(err, ec2.ErrRefused):
 		log.Warnf("IAM does not let nth-queue list scheduled maintenance (%s): neither maintenance nor failed status checks are seen; asking every minute", err)
 	default:
