@@ -17,7 +17,7 @@ import (
 	"github.com/nth-project/nth/pkg/role"
 )
 
-// The permissions, by their names in IAM policies. The second is needed where target groups are to be found.
+// The permissions, by their names in IAM policies. describeGroups is needed only with All.
 const (
 	describeHealth = "elasticloadbalancing:DescribeTargetHealth"
 	describeGroups = "elasticloadbalancing:DescribeTargetGroups"
@@ -28,24 +28,24 @@ const (
 	answerLimit = 4 * time.Second
 	// atOnce is how many groups are asked about at once.
 	atOnce = 8
-	// mostGroups is how many target groups of a VPC are looked at. Each is a request, and all nodes share the limit for those.
+	// mostGroups is how many target groups a VPC may have with All. Each look sends a request for each group, and all nodes share one rate limit.
 	mostGroups = 100
 )
 
 // errMany is the end of an error about more target groups than can be looked at.
 var errMany = errors.New("too many to look at: name those of this node in load_balancers.target_groups")
 
-// lasting reports whether a request failed for a reason that does not pass soon.
+// lasting reports whether a look failed for a reason that does not pass soon, so that another look is of no use.
 func lasting(err error) bool {
 	_, refused := errors.AsType[role.RefusedError](err)
 	return refused || errors.Is(err, errMany) || errors.Is(err, role.ErrNoRole)
 }
 
-// missing reports whether a request failed because there is no such target group.
+// missing reports whether a request failed because the target group does not exist.
 func missing(err error) bool { return role.Code(err) == "TargetGroupNotFound" }
 
-// name is the short name of a target group: that of arn:aws:elasticloadbalancing:REGION:ACCOUNT:targetgroup/web/0123456789abcdef
-// is tg/web.
+// name returns a short name for a target group. For arn:aws:elasticloadbalancing:REGION:ACCOUNT:targetgroup/web/0123456789abcdef it is tg/web. Any
+// other form is returned as it is.
 func name(arn string) string {
 	if parts := strings.Split(arn, "/"); len(parts) == 3 {
 		return "tg/" + parts[1]
@@ -56,12 +56,12 @@ func name(arn string) string {
 // group is a target group.
 type group struct {
 	arn string
-	// states are the machine's states in the group, one for each port, as of the last look. States in which a target gets no requests are left
-	// out.
+	// states are the machine's states in the group by the last look, one for each port. The state "unused" is left out: such a target gets no
+	// requests.
 	states []types.TargetHealthStateEnum
 }
 
-// join joins states to a text such as "draining and healthy".
+// join joins the different ones of some states to a text such as "draining and healthy".
 func join(states []types.TargetHealthStateEnum) string {
 	var different []string
 	for _, state := range states {
@@ -72,15 +72,16 @@ func join(states []types.TargetHealthStateEnum) string {
 	return strings.Join(different, " and ")
 }
 
-// service is Elastic Load Balancing, asked about this instance.
+// service asks Elastic Load Balancing about this instance.
 type service struct {
 	opts     Options
-	instance string
+	instance string                         // this instance's ID; "" before find
 	sdk      *elasticloadbalancingv2.Client // nil before find
-	open     []*group                       // those that are waited for
+	open     []*group                       // the groups in which the machine may still be a target
 }
 
-// find finds the target groups to look at: those that are named or, with All, those of the VPC. It asks the metadata service for the instance.
+// find makes the client for Elastic Load Balancing, and the list of target groups: those that Options name or, with All, those of the VPC. It asks the
+// metadata service for the instance's ID, region and credentials.
 func (s *service) find(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*answerLimit)
 	defer cancel()
@@ -88,7 +89,7 @@ func (s *service) find(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The SDK does not retry: the next look does.
+	// The SDK does not retry a request: Wait looks again.
 	sdk := elasticloadbalancingv2.NewFromConfig(cfg, func(o *elasticloadbalancingv2.Options) { o.Retryer = aws.NopRetryer{} })
 	named := s.opts.Groups
 	if slices.Contains(named, All) {
@@ -104,14 +105,15 @@ func (s *service) find(ctx context.Context) error {
 	return nil
 }
 
-// inVPC returns the ARNs of the target groups in the instance's VPC whose targets are instances.
+// inVPC returns the ARNs of the target groups in the instance's VPC whose targets are instances. If the metadata service does not have the VPC, it
+// returns those of all VPCs.
 func (s *service) inVPC(ctx context.Context, sdk *elasticloadbalancingv2.Client) (arns []string, err error) {
 	vpc := ""
 	mac, err := s.opts.Metadata.Line(ctx, "mac")
 	if err == nil {
 		vpc, err = s.opts.Metadata.Line(ctx, "network/interfaces/macs/"+mac+"/vpc-id")
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // Without it, groups of all VPCs are looked at.
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("asking the metadata service for the VPC: %w", err)
 	}
 	for pages := elasticloadbalancingv2.NewDescribeTargetGroupsPaginator(sdk, &elasticloadbalancingv2.DescribeTargetGroupsInput{}); pages.HasMorePages(); {
@@ -120,19 +122,20 @@ func (s *service) inVPC(ctx context.Context, sdk *elasticloadbalancingv2.Client)
 			return nil, role.Explain(describeGroups, 2*answerLimit, err)
 		}
 		for _, g := range page.TargetGroups {
-			if (vpc == "" || aws.ToString(g.VpcId) == vpc) && g.TargetType == types.TargetTypeEnumInstance {
+			isInVPC := vpc == "" || aws.ToString(g.VpcId) == vpc
+			if isInVPC && g.TargetType == types.TargetTypeEnumInstance {
 				arns = append(arns, aws.ToString(g.TargetGroupArn))
 			}
 		}
 	}
-	if len(arns) > mostGroups { // The requests would throttle all nodes. The operator has to name groups.
+	if len(arns) > mostGroups { // The operator has to name groups.
 		return nil, fmt.Errorf("there are %d target groups in the VPC, %w", len(arns), errMany)
 	}
 	return arns, nil
 }
 
-// look looks once at each open group, a few at once, and first finds them. It closes the groups in which the machine is nothing. After an error,
-// the remaining groups are not looked at.
+// look asks once for the machine's states in each open group, a few groups at a time. It takes groups in which the machine has no state off the list.
+// The first look also finds the groups. After an error, the remaining groups are not asked about.
 func (s *service) look(ctx context.Context) error {
 	if s.sdk == nil {
 		if err := s.find(ctx); err != nil {
@@ -156,7 +159,8 @@ func (s *service) look(ctx context.Context) error {
 	return nil
 }
 
-// health looks at the machine's states in a group. It asks for all targets of the group: a request for single ones would have to name their ports.
+// health asks for the machine's states in a group, and sets g.states. It asks for all targets of the group: a request for single targets would have to
+// name their ports.
 func (s *service) health(ctx context.Context, g *group) error {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
@@ -166,12 +170,13 @@ func (s *service) health(ctx context.Context, g *group) error {
 		return role.Explain(describeHealth, answerLimit, err)
 	}
 	for _, d := range out.TargetHealthDescriptions {
-		if d.Target == nil || d.TargetHealth == nil || aws.ToString(d.Target.Id) != s.instance {
+		isComplete := d.Target != nil && d.TargetHealth != nil
+		if !isComplete || aws.ToString(d.Target.Id) != s.instance {
 			continue
 		}
 		switch state := d.TargetHealth.State; state {
 		case types.TargetHealthStateEnumUnused: // An unused target gets no requests.
-		case types.TargetHealthStateEnumUnhealthyDraining: // Nothing here distinguishes the two.
+		case types.TargetHealthStateEnumUnhealthyDraining: // It is waited for like any target that drains.
 			g.states = append(g.states, types.TargetHealthStateEnumDraining)
 		default:
 			g.states = append(g.states, state)

@@ -1,9 +1,9 @@
-// Package targets waits until load balancers are done with this machine: until it is no target of a target group of Elastic Load Balancing
+// Package targets waits until load balancers are done with this machine: until the machine is a target in no target group of Elastic Load Balancing
 // (version 2). Newcomers begin with Targets.Wait; api.go has the requests.
 //
-// It only looks, with one permission of the instance's own role, and deregisters nothing. That is done by the program that has registered the
-// machine, such as the AWS Load Balancer Controller, when the Node gets its label. In a target group of the type "ip" pods are targets, by
-// their addresses; these are not looked at.
+// The package only asks, with permissions of the instance's own role. A look asks once about all groups. The program that has registered the machine,
+// such as the AWS Load Balancer Controller, deregisters it when the Node gets the label drain.ExcludeLabel. Target groups of the type "ip" have
+// pods as targets, and are not looked at.
 //
 // A wait ends early if nothing can be learned: at once if IAM refuses, and after patience if the service does not answer.
 package targets
@@ -45,18 +45,19 @@ type Targets struct{ opts Options }
 func New(opts Options) *Targets { return &Targets{opts} }
 
 const (
-	// firstPause is the longest time between two looks, and each that is throttled doubles it, up to longestPause: the nodes of a
-	// fleet that are interrupted at once share one rate limit.
+	// firstPause is the longest pause between two looks. Each look that AWS throttles doubles the pause, up to longestPause: nodes that are
+	// interrupted at once share one rate limit.
 	firstPause, longestPause = 4 * time.Second, 20 * time.Second
-	// patience is how long looks may fail, and starting how long a controller may take to begin to deregister targets.
+	// patience is for how long looks may fail. starting is how long a controller may take to begin to deregister targets.
 	patience, starting = 30 * time.Second, time.Minute
 )
 
-// Wait implements wait.Blocker. It returns nil once the machine is in none of the target groups. An error says why it waits no longer: ctx has
+// Wait implements wait.Blocker. It returns nil once the machine is in none of the target groups. An error says why Wait waits no longer: ctx has
 // ended, the groups could not be looked at, or no controller deregisters the machine. Wait calls report with what it waits for, when that
 // changes.
 func (t *Targets) Wait(ctx context.Context, node wait.Node, report func(left string)) error {
-	s, reported, throttled := service{opts: t.opts}, "", 0
+	s, reported := service{opts: t.opts}, ""
+	throttled := 0 // how many looks in a row were throttled
 	began := time.Now()
 	looked := began // when the last look succeeded
 	for {
@@ -68,7 +69,8 @@ func (t *Targets) Wait(ctx context.Context, node wait.Node, report func(left str
 			return err
 		case err == nil:
 			looked = time.Now()
-			left, stuck := s.judge(node.Labeled, time.Since(began) >= starting)
+			isLate := time.Since(began) >= starting
+			left, stuck := s.judge(node.Labeled, isLate)
 			if left == "" || stuck != nil {
 				return stuck
 			}
@@ -77,7 +79,9 @@ func (t *Targets) Wait(ctx context.Context, node wait.Node, report func(left str
 				report(left)
 			}
 		}
-		if throttled++; !role.Throttled(err) {
+		if role.Throttled(err) {
+			throttled++
+		} else {
 			throttled = 0
 		}
 		if !loop.Await(ctx, nil, role.Pause(1+throttled, firstPause, longestPause)) {
@@ -86,27 +90,27 @@ func (t *Targets) Wait(ctx context.Context, node wait.Node, report func(left str
 	}
 }
 
-// judge returns what the machine still is in which groups, by the last look; "" if it is in none. stuck says why there is nothing to wait for.
-// Draining targets are waited for. Others are waited for as long as a controller may take to begin: it deregisters the machine only if the Node
-// has the label, and late says that the time is over.
-func (s *service) judge(labeled, late bool) (left string, stuck error) {
-	var in []string
+// judge says by the last look what is still to be waited for. left names the machine's states, such as "the machine is draining in tg/web"; "" if the
+// machine is in no group. stuck says why waiting is of no use: no target drains yet, and no controller will begin. That is so if the Node is not
+// labeled, or if isLate says that the time for a controller is over.
+func (s *service) judge(labeled, isLate bool) (left string, stuck error) {
+	var parts []string
 	draining := false
 	for _, g := range s.open {
 		if len(g.states) > 0 {
-			in = append(in, fmt.Sprintf("%s in %s", join(g.states), name(g.arn)))
+			parts = append(parts, fmt.Sprintf("%s in %s", join(g.states), name(g.arn)))
 		}
 		draining = draining || slices.Contains(g.states, types.TargetHealthStateEnumDraining)
 	}
-	if len(in) > 0 {
-		left = "the machine is " + strings.Join(in, ", ")
+	if len(parts) > 0 {
+		left = "the machine is " + strings.Join(parts, ", ")
 	}
 	switch {
 	case left == "" || draining:
 		return left, nil
 	case !labeled:
 		return left, fmt.Errorf("%s, and the node is not labeled for anybody to take it out", left)
-	case late:
+	case isLate:
 		return left, fmt.Errorf("%s, and no controller has begun to deregister it within %s", left, starting)
 	}
 	return left, nil
@@ -114,13 +118,13 @@ func (s *service) judge(labeled, late bool) (left string, stuck error) {
 
 // Found is the result of Check for one target group.
 type Found struct {
-	// Group is its name, as in "tg/web", and Text the machine's state in it, in words.
+	// Group is the group's name, as in "tg/web". Text says what the machine is in the group.
 	Group, Text string
-	// Err is why the group could not be looked at.
+	// Err is why the group could not be looked at; nil if it could.
 	Err error
 }
 
-// Check looks once at each target group; "nth check" calls it. The error says why no group could be looked at.
+// Check looks once at each target group, for "nth check". The error says why no group could be looked at.
 func (t *Targets) Check(ctx context.Context) ([]Found, error) {
 	s := service{opts: t.opts}
 	if err := s.find(ctx); err != nil {
