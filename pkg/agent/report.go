@@ -129,14 +129,15 @@ func eventChange(before state.Entry, recorded bool, e state.Entry) state.Transit
 	return ""
 }
 
-// handleProgress handles a report of the guard: it keeps what the policy decides by, and emits what happened.
+// handleProgress handles a report of the guard: it keeps the state of the node for the next decision, and emits what happened. The loop decides
+// after that. A report that must be recorded before or after others makes handleProgress decide at once.
 func (a *Agent) handleProgress(p drain.Progress) {
 	w := a.work
 	if w == nil || !w.guards() { // This is a late report of a guard that has ended, or was stopped.
 		return
 	}
 	if p.Kind == state.NodeReopened {
-		a.decide() // First the record has to say for which events the node was closed.
+		a.decide() // This records what earlier reports said, so that recordReopened finds the events that the node was closed for.
 	}
 	a.total, a.left = p.Total, p.Left
 	// An operator has uncordoned the node. The next decision closes it again for the events that were not released. These events also want the pods

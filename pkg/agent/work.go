@@ -314,7 +314,7 @@ func (a *Agent) adoptClaim(claim drain.Claim) {
 	if !known || e.Phase == state.Closed {
 		e = state.Entry{Event: event.Event{ID: claim.Event, Kind: event.Kind(claim.Kind)}, FirstSeen: since, Missing: a.now()}
 	}
-	if !e.Acted() {
+	if !e.Acted() { // It does not say that the node was cordoned.
 		e.Phase, e.BootID, e.Changed = state.Cordoned, claim.BootID, a.now()
 	}
 	e.CordonedAt, e.CordonStamp, e.ActedFor, e.OnNode = since, claim.Stamp, since, true

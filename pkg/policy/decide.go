@@ -122,7 +122,8 @@ func (s Settings) next(sit Situation, e state.Entry) state.Entry {
 		return s.advance(sit, e, state.Draining)
 	case wantReleased:
 		if e.UnderWay() || e.Phase == state.Undoing {
-			return enter(sit, state.Cordoned, e) // Nothing more is done for the event: operators decided about the cordon.
+			// Nothing more is done for the event. Its phase is Cordoned even if operators have left the node open.
+			return enter(sit, state.Cordoned, e)
 		}
 	case wantUnchanged: // Nothing new begins.
 	}
