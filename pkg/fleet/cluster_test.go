@@ -54,6 +54,8 @@ type cluster struct {
 	// what ended while it was being opened.
 	ending time.Duration
 	ended  []runtime.Object
+	// lag is how long after a change the watch of Nodes shows it. Set it before a process begins.
+	lag time.Duration
 }
 
 // bubble runs f with a cluster.
@@ -366,7 +368,10 @@ func (c *cluster) nodes(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	if query.Get("watch") != "" {
 		events, err := c.store.CoreV1().Nodes().Watch(r.Context(), metav1.ListOptions{ResourceVersion: query.Get("resourceVersion")})
-		stream(w, r, events, err, func(runtime.Object) bool { return true })
+		stream(w, r, events, err, func(runtime.Object) bool {
+			time.Sleep(c.lag)
+			return true
+		})
 		return
 	}
 	list, err := c.store.CoreV1().Nodes().List(r.Context(), metav1.ListOptions{})

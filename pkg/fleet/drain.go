@@ -79,14 +79,28 @@ func (t *term) begin(s *session) {
 		t.dispatch()
 		t.mu.Unlock()
 		// The next look needs what was written to the Node, and the watch may not show that yet. If the watch takes longer than a second, an event
-		// may be reported twice.
-		loop.Await(t.ctx, nil, time.Second)
+		// may be reported twice. But a cordon must show: until then the node looks as if operators had uncordoned it.
+		for seconds := range 30 {
+			if seconds > 0 && !s.hidesCordon() || !loop.Await(t.ctx, nil, time.Second) {
+				break
+			}
+		}
 		t.mu.Lock()
 		if s.instance.drain == s {
 			s.instance.drain = nil
 		}
 		t.mu.Unlock()
 		t.queue.Add(s.instance.id)
+	})
+}
+
+// hidesCordon reports whether the watch shows an open Node, although the record says that nth-queue has cordoned it. A Node that operators
+// have uncordoned still has the annotation of the cordon.
+func (s *session) hidesCordon() bool {
+	now, exists := s.term.nodes.now(s.node)
+	looksOpen := exists && !now.unschedulable && !now.hasOwnCordon
+	return looksOpen && !s.term.opts.DryRun && slices.ContainsFunc(s.record.Entries(), func(e state.Entry) bool {
+		return e.OnNode && !e.CordonedAt.IsZero() && !e.Released()
 	})
 }
 
