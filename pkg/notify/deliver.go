@@ -96,6 +96,7 @@ func (q *queue) add(m *message, delay time.Duration) {
 	oldest, crowded := q.waiting[0], len(q.waiting) > maxWaiting
 	if crowded {
 		q.waiting = q.waiting[1:]
+		oldest.made = time.Time{} // It may be added again.
 	}
 	q.mu.Unlock()
 	q.wake(m.line, delay)

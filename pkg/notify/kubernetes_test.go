@@ -1,6 +1,7 @@
 package notify_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -186,5 +188,23 @@ func TestKubernetes_WritesNothingThatIsSwitchedOff(t *testing.T) {
 		s.announceAndDrain()
 		s.pass(time.Hour)
 		s.cluster.wantAsked()
+	})
+}
+
+// More updates of conditions wait than the queue holds, and the oldest is lost. Its node still gets the next update.
+func TestKubernetes_WritesTheConditionAfterAnUpdateWasLost(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		var ctx context.Context
+		ctx, s.stop = context.WithCancel(s.t.Context())
+		k := notify.NewKubernetes(s.opts)
+		s.ended.Go(func() { k.Run(ctx) })
+		s.node = k.Node(nodeName, s.identity, s.record)
+		for i := range 4096 { // These wait for their first update.
+			k.Node(fmt.Sprint(i), s.identity, func() []state.Entry { return nil })
+		}
+		s.pass(10 * time.Second)
+		s.tell(announced(spot(state.Seen)))
+		s.pass(10 * time.Second)
+		s.want(corev1.ConditionTrue, "SpotInterruption")
 	})
 }
