@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maxPodEvents is how many Events about pods one drain has, so that the number of objects in etcd does not grow with the number of pods.
+	// maxPodEvents is how many Events about pods one drain has, so that large nodes do not fill etcd with objects.
 	maxPodEvents = 50
 	// maxPods is how many pods of one drain a builder remembers: more than a node runs.
 	maxPods = 1024
@@ -217,7 +217,7 @@ func left(r *state.Result) string {
 	return listPods(pods)
 }
 
-// listDeleted is the end of a sentence that lists the pods that were deleted, each with the budget that had held it; "" if no pod was deleted.
+// listDeleted lists, at the end of a sentence, the pods that were deleted, each with the budget that had held it. If there are none, it returns "".
 func listDeleted(deleted map[string]string) string {
 	if len(deleted) == 0 {
 		return ""

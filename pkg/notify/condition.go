@@ -151,10 +151,9 @@ type condition struct {
 	mu      sync.Mutex // for waiting
 	waiting *message   // the next update, which waits in the queue of conditions; nil if none waits
 
-	// Only update, which runs once at a time, uses these: the condition that this program wrote last, zero if that is unknown, and when to
-	// renew its heartbeat.
-	written corev1.NodeCondition
-	renewal time.Time
+	// Only update uses these, and it runs once at a time.
+	written corev1.NodeCondition // the condition that this program wrote last; zero if that is unknown
+	renewal time.Time            // when its heartbeat is due
 }
 
 // queueUpdate has update called after delay. If an update waits already, that one is made after delay at the latest.

@@ -194,14 +194,14 @@ func (n *KubernetesNode) eventMessage(about notice) *message {
 		namespace, _, _ = strings.Cut(about.Pod, "/")
 		what = text.Visible("Events about pods in "+namespace, text.Line)
 	}
-	var event *corev1.Event // the same for all attempts; nil before the first, as the identity may not be known yet
-	// event is not an event's ID here: report gets it, as what cannot be written.
+	var object *corev1.Event // the same for all attempts; nil before the first, as the identity may not be known yet
+	// report gets what as DeliveryResult.Event.
 	return &message{line: n.name + "/" + namespace, event: what, deliver: func(ctx context.Context) error {
 		return n.write(ctx, func(ctx context.Context, id Identity) error {
-			if event == nil {
-				event = n.kubernetes.newEvent(about, id.Node)
+			if object == nil {
+				object = n.kubernetes.newEvent(about, id.Node)
 			}
-			_, err := id.Client.CoreV1().Events(event.Namespace).Create(ctx, event, metav1.CreateOptions{})
+			_, err := id.Client.CoreV1().Events(object.Namespace).Create(ctx, object, metav1.CreateOptions{})
 			return err
 		})
 	}}

@@ -28,7 +28,7 @@ const defaultTemplate = `{"text": "{{ escapeSlack .Text }}"}`
 var withheld = []string{"env", "expandenv", "getHostByName", "indent", "nindent", "repeat", "seq", "until", "untilStep"}
 
 // slackEscapes keep a text from being a mention or a link in Slack's markup: both begin with "<". teamsEscapes keep a text from being a link in
-// Teams' cards: their Markdown has no escapes in a table of facts, so other characters replace the brackets.
+// Teams' cards. Their Markdown has no escapes in a table of facts, so other characters replace the brackets.
 var (
 	slackEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 	teamsEscapes = strings.NewReplacer("[", "(", "]", ")")
