@@ -76,17 +76,17 @@ type Event struct {
 	// content has no identity of its own, it is made from the boot ID, too.
 	ID   string `json:"id"`
 	Kind Kind   `json:"kind"`
-	// Code is the source's own word for what will happen: the spot action ("terminate", "stop", "hibernate"), the
-	// maintenance code ("system-reboot", ...; unknown ones are kept as they are), the target lifecycle state, or the status
-	// check that fails ("instance" or "system").
+	// Code is the source's own word for what will happen: the spot action ("terminate", "stop", "hibernate"), the maintenance code (such as
+	// "system-reboot"), or the target lifecycle state. For StatusCheck, it is the check that fails ("instance" or "system"). Unknown codes are
+	// kept as they are.
 	Code  string `json:"code,omitempty"`
 	State State  `json:"state,omitempty"`
 	// Description is the source's free text; empty if it has none.
 	Description string `json:"description,omitempty"`
 	// Noticed is when the source gave notice; zero if the document does not say.
 	Noticed time.Time `json:"noticed,omitzero"`
-	// Deadline is when the machine is acted upon: the time in a spot notice, NotBefore of a maintenance event, the end of the
-	// inhibitor delay of a shutdown; zero if there is none. It is by the clock of the source's documents. For Local kinds, and the end of
+	// Deadline is when the machine is acted upon, such as the time in a spot notice, NotBefore of a maintenance event, or the end of the
+	// inhibitor delay of a shutdown. It is zero if the source gives none. It is by the clock of the source's documents. For Local kinds, and the end of
 	// a lifecycle hook, it has a reading of the monotonic clock.
 	Deadline time.Time `json:"deadline,omitzero"`
 	// Until is the end of a maintenance window (NotAfter); zero if the document has none.
@@ -135,7 +135,7 @@ func StateIn(description string) State {
 	return Pending
 }
 
-// CredibleTime returns t in UTC, or zero if its year is before 1970 or after 2199: the span to such a time may be longer than a Duration. If t
+// CredibleTime returns t in UTC. If the year is before 1970 or after 2199, the result is zero: the span to such a time may not fit a Duration. If t
 // has a reading of the monotonic clock, CredibleTime returns t itself, with that reading and in its zone.
 func CredibleTime(t time.Time) time.Time {
 	utc := t.UTC()

@@ -25,9 +25,11 @@ func New(woken <-chan struct{}) *Loop { return &Loop{posts: make(chan func()), w
 
 // Run calls turn with the mutex held: at once, whenever woken receives, for each function of Post, and at the time that turn has asked for.
 //
-// turn must call post, which is the function of Post; post is nil if turn was called for another reason. timed is true in the first turn, and
-// when the time wake has come. turn returns wake, the time of its next timed turn; zero is never. It also returns after, which Run calls
-// without the mutex; after must not be nil. Run returns once ctx and all workers have ended.
+// Each turn gets post and timed. post is a function of Post, which turn must call; nil if turn was called for another reason. timed is true in the
+// first turn, and when the time wake has come.
+//
+// Each turn returns wake and after. wake is the time of the next timed turn; zero is never. Run calls after without the mutex; after must not be nil.
+// Run returns once ctx and all workers have ended.
 func (l *Loop) Run(ctx context.Context, turn func(post func(), timed bool) (wake time.Time, after func())) {
 	ctx, stop := context.WithCancel(ctx)
 	defer l.workers.Wait()
@@ -90,8 +92,8 @@ func (l *Loop) Post(do func()) {
 	}
 }
 
-// Go runs work as a worker, in a new goroutine. ctx ends with the loop. work returns a function that changes the state, which is posted to the
-// loop; nil if nothing is to be changed.
+// Go runs work as a worker, in a new goroutine. ctx ends with the loop. work returns a function that changes the state, and Go posts that
+// function to the loop. If nothing is to be changed, work returns nil.
 func (l *Loop) Go(work func(ctx context.Context) (then func())) { go l.Worker()(work) }
 
 // Worker registers a worker, and returns run, which does what Go does but in the goroutine of its caller. The caller must call run exactly

@@ -1,4 +1,4 @@
-// Package state has the values in which nth describes its own state: an Entry is what nth remembers of one event, a Transition is one thing
+// Package state has the values in which nth describes its own state. An Entry is what nth remembers of one event, a Transition is one thing
 // that happened, and a Status is how the daemon does. They are plain data: pkg/record keeps entries on disk, and pkg/agent makes transitions
 // and passes them on. Start with Entry.
 //
@@ -21,8 +21,8 @@ import (
 // Phase is how far nth has come with an event.
 type Phase string
 
-// The phases of an entry. nth writes each to disk before it does the work of that phase, so that the record says after a crash what may have
-// been done. Only a disk that hangs does not delay the work.
+// The phases of an entry. nth writes each to disk before it does the work of that phase. So the record says after a crash what may have been
+// done. Only a disk that hangs does not delay the work.
 const (
 	// Seen: the event was announced; nothing has been done to the node.
 	Seen Phase = "seen"
@@ -55,8 +55,7 @@ type Entry struct {
 	Changed   time.Time `json:"changed"`
 	// Missing is since when the event is no longer announced, although its source answers; zero while it is announced.
 	Missing time.Time `json:"missing,omitzero"`
-	// OnNode: something that nth has set for this event (the cordon, the load balancer label) may be on the Node, and nth has
-	// to take it back.
+	// OnNode: the cordon or the load balancer label that nth has set for this event may be on the Node. nth has to take it back.
 	OnNode bool `json:"cordon,omitempty"`
 	// ReleasedAt is when it became known that an operator has uncordoned the node while this event wanted it closed; zero if nobody
 	// has. The node is not cordoned again for this event. Only pkg/policy sets it.

@@ -16,7 +16,7 @@ type Status struct {
 	// Program is nth's version, and PID its process ID.
 	Program string `json:"program"`
 	PID     int    `json:"pid"`
-	// Started is when the process began to watch, Updated when this was written, and Stopped when the process stopped as it was
+	// Started is when the process began to watch, and Updated when this Status was written. Stopped is when the process stopped, as it was
 	// asked to; zero while it runs.
 	Started time.Time `json:"started"`
 	Updated time.Time `json:"updated"`

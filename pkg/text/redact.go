@@ -47,7 +47,7 @@ var (
 )
 
 // Redact returns s in one line, with "…" for each part that is, or looks like, a secret. It is for errors of libraries and programs about
-// documents with secrets, such as a kubeconfig, the URL of a proxy or the output of an exec plugin.
+// texts with secrets, such as a kubeconfig, a proxy's URL or the output of an exec plugin.
 func Redact(s string) string {
 	s = pemBlock.ReplaceAllString(strings.ToValidUTF8(s, ""), hidden)
 	s = pemEnd.ReplaceAllString(s, hidden)

@@ -36,9 +36,10 @@ func Count(n int, noun string) string {
 	return strconv.Itoa(n) + " " + noun
 }
 
-// Visible returns s as one line of at most limit bytes. Runes without a shape of their own (control characters, line and paragraph
-// separators, marks that turn the direction of writing, unassigned ones) and bytes that are not UTF-8 are shown as Go escapes, such as
-// \n, \x1b or \u202e. A longer text ends with "…". The result of Visible is not changed by Visible.
+// Visible returns s as one line of at most limit bytes. A longer text ends with "…". Visible does not change its own results.
+//
+// It shows invisible runes, and bytes that are not UTF-8, as Go escapes, such as \n, \x1b or \u202e. Invisible runes are control characters, line
+// and paragraph separators, marks that turn the direction of writing, and unassigned ones.
 func Visible(s string, limit int) string {
 	if len(s) <= limit && !strings.ContainsFunc(s, invisible) {
 		return s
