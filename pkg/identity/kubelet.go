@@ -4,7 +4,7 @@
 // The node's name comes from the credential. Every authenticated user may ask the API server for its own user name. A kubelet's user name is
 // "system:node:<name>"; hostnames, DNS and cloud metadata have another name on some nodes. A credential that does not belong to a node is an error.
 //
-// A look reads the kubeconfig, with the files that the kubeconfig names, and asks the API server for the node's name: the kubelet may change its
+// A look reads the kubeconfig, with the files that the kubeconfig names, and asks the API server for the node's name. The kubelet may change its
 // kubeconfig, or renew its certificate under another name. There is a look at each warm-up, every few seconds in a drain, and when a request has
 // failed or was refused.
 //
@@ -79,11 +79,10 @@ type Kubelet struct {
 	known  atomic.Pointer[known] // nil before the first look that succeeds
 
 	looks singleflight.Group // runs the looks, one at a time
-	// Only a look uses these: when the last look began, its error, and the last client that was made, which the API server may not have
-	// confirmed.
-	looked  time.Time
-	lookErr error
-	newest  *Client
+	// Only a look uses these.
+	looked  time.Time // when the last look began
+	lookErr error     // the error of the last look
+	newest  *Client   // the last client that was made; the API server may not have confirmed its node
 }
 
 // known is the client in use, and the name of the node that the API server has confirmed for it.
@@ -101,7 +100,7 @@ func New(opts Options) *Kubelet {
 }
 
 // lookPause is the shortest time between two looks, except those of KeepWarm. A drain calls Identity all the time. And the API server refuses some
-// requests of each drain, such as the eviction of a pod that is no longer on the node; each refusal would cause a look.
+// requests of each drain, such as the eviction of a pod that is no longer on the node. Each refusal would cause a look.
 const lookPause = 5 * time.Second
 
 // Identity returns the kubelet's identity. If an earlier look has found it, Identity does not wait, and a look in the background finds changes.
@@ -118,7 +117,7 @@ func (k *Kubelet) Identity(ctx context.Context) (Identity, error) {
 }
 
 // look starts a look in the background, unless the last look began less than pause ago. The channel gets the error of the look or, if none was
-// started, of the last one. If a look runs already, the channel gets the error of that.
+// started, of the last one. If a look runs already, the channel gets the error of that look.
 func (k *Kubelet) look(ctx context.Context, pause time.Duration) <-chan singleflight.Result {
 	return k.looks.DoChan("", func() (any, error) {
 		if k.looked.IsZero() || time.Since(k.looked) >= pause {
@@ -260,7 +259,7 @@ func (id Identity) Labels(ctx context.Context) (map[string]string, error) {
 // failurePause is the longest pause of KeepWarm after a failure: the identity must work before the next notice.
 const failurePause = 10 * time.Second
 
-// KeepWarm makes a look at once, and then one at about each interval, until ctx ends. So nth finds a replaced kubeconfig, and a connection, a token
+// KeepWarm makes a look at once, and then one after about each interval, until ctx ends. So nth finds a replaced kubeconfig, and a connection, a token
 // and a certificate are ready when a drain needs them. After a failure, the next look comes after failurePause at the latest.
 //
 // KeepWarm calls report with the error of each look, in this goroutine; nil means that the identity works.

@@ -160,8 +160,8 @@ func (c *conn) send(service string, path dbus.ObjectPath, method string, args []
 }
 
 const (
-	// fixedPart is the length of the first part of each message, which has the byte order, the type, and the lengths of the body and of the
-	// header's fields. See the D-Bus specification, "Message Format".
+	// fixedPart is the length, in bytes, of the first part of each message. That part has the byte order, the type, and the lengths of the
+	// body and of the header's fields. See the D-Bus specification, "Message Format".
 	fixedPart = 16
 	// longestAnswer is the longest answer that is read, in bytes: more than logind and systemd send.
 	longestAnswer = 4 << 20

@@ -8,8 +8,8 @@
 // Twice a second, a look asks logind for its properties, and acts on them. So a Source also finds what was announced or called off while nth did
 // not run. It reads no signals, because any local user may send them (conn.go).
 //
-// Not every shutdown goes through logind. nth also learns of a shutdown when systemd stops nth: a SIGTERM that arrives while systemd is stopping
-// the system (Host.GoingDown) is announced by Stopping. All shutdowns of a boot have the same event ID, made from the boot ID: they are one
+// Not every shutdown goes through logind. nth also learns of a shutdown when systemd stops nth. If SIGTERM arrives while systemd is stopping the
+// system (Host.GoingDown), Stopping announces the shutdown. All shutdowns of a boot have the same event ID, made from the boot ID: they are one
 // event. A restart of the service alone is no event.
 //
 // Without D-Bus or logind, as in a container, the source reports that once and tries again at longer and longer intervals.
@@ -89,7 +89,7 @@ const (
 	// lookInterval is the time between two looks.
 	lookInterval = 500 * time.Millisecond
 	// longestPause is the longest time until nth connects again after a failure. The first pause is lookInterval, and each further one is twice
-	// as long: at each attempt, the bus tries to start a logind that does not run.
+	// as long. Attempts have a price: at each, the bus tries to start a logind that does not run.
 	longestPause = 15 * time.Second
 )
 
@@ -280,7 +280,7 @@ func (s *Source) available(h *hold, m manager) time.Duration {
 func (o Options) within(grant time.Duration) time.Duration { return max(grant-o.Margin, grant/2) }
 
 // announce announces a lock's event to the sink. The deadline is limit from now. If the event is announced already, announce does so again only for
-// an earlier deadline: the power key may be pressed during a reboot, and EC2 then leaves less time than logind has granted.
+// an earlier deadline. For example, the power key may be pressed during a reboot. EC2 then leaves less time than logind has granted.
 func (s *Source) announce(h *hold, limit time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

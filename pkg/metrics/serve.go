@@ -30,8 +30,8 @@ const (
 // listenRetry is the pause before an address that could not be listened on is tried again.
 const listenRetry = 5 * time.Second
 
-// listen serves HTTP until ctx ends. If that fails, as the address is in use or the machine does not have it yet, listen reports the error and
-// tries again. nth must be able to drain without metrics, so listen never gives up.
+// listen serves HTTP until ctx ends. If that fails, listen reports the error and tries again: the address may be in use, or not on the machine yet.
+// nth drains without metrics meanwhile.
 func (m *Metrics) listen(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := m.serve(ctx)
@@ -117,7 +117,7 @@ func (m *Metrics) writeFiles(ctx context.Context) {
 }
 
 // writeFile replaces the file for node_exporter atomically. It leaves out the metrics of the Go process: node_exporter has series of the same
-// names, and serves nothing at all if a file has them, too.
+// names. If a file had them, too, node_exporter would serve nothing.
 func (m *Metrics) writeFile() error {
 	err := prometheus.WriteToTextfile(m.opts.Textfile, m.own)
 	if err == nil {

@@ -17,8 +17,8 @@ const endpointVariable = "AWS_ENDPOINT_URL"
 // https://docs.aws.amazon.com/sdkref/latest/guide/environment-variables.html describes. It is one of the ConfigSources in which clients of the SDK
 // look up settings.
 //
-// The SDK has a type for the same, config.EnvConfig. But its package imports the clients of three services for signing in, which nth never uses:
-// megabytes of program, and hundreds of kilobytes of memory at each start.
+// The SDK has a type for the same, config.EnvConfig. But its package imports the clients of three services for signing in, which nth never uses.
+// They would cost megabytes of program, and hundreds of kilobytes of memory at each start.
 type environment struct {
 	fips      aws.FIPSEndpointState
 	dualStack aws.DualStackEndpointState

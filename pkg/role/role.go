@@ -1,5 +1,5 @@
-// Package role has what all packages that call AWS need: the credentials of the instance's IAM role, the endpoints of services, the meaning of
-// errors, AWS's clock, and the pauses between attempts. Start with Metadata.Account.
+// Package role has what all packages that call AWS need. That is the credentials of the instance's IAM role, the endpoints of services, the meaning
+// of errors, AWS's clock, and the pauses between attempts. Start with Metadata.Account.
 package role
 
 import (

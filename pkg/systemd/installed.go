@@ -29,8 +29,8 @@ func FindInstalled(root string) Installed {
 	}
 }
 
-// firstOf returns the first path that exists below root; "" if none does. A symbolic link counts even if its target does not exist: an absolute
-// link in an image leads to a path of the machine that builds the image.
+// firstOf returns the first path that exists below root; "" if none does. A symbolic link counts even if its target does not exist. In
+// an image, an absolute link leads to a path of the machine that builds the image.
 func firstOf(root string, paths []string) string {
 	for _, path := range paths {
 		if _, err := os.Lstat(filepath.Join(root, path)); err == nil {

@@ -66,8 +66,8 @@ func (n *Notifier) Err() error {
 	return n.err
 }
 
-// WatchdogInterval returns how long systemd waits for a Beat before it kills the service; 0 if there is no watchdog, or if the interval cannot
-// be read: then Err says why.
+// WatchdogInterval returns how long systemd waits for a Beat before it kills the service. It is 0 if there is no watchdog. It is also 0 if the
+// interval cannot be read; then Err says why.
 func (n *Notifier) WatchdogInterval() time.Duration {
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
@@ -130,7 +130,7 @@ func AwaitJournal(limit time.Duration) {
 	}
 }
 
-// unreceived returns a number that is positive while the receiver has yet to read a datagram that was sent over conn; 0 if that is unknown.
+// unreceived returns a positive number while the receiver has yet to read a datagram that was sent over conn. It returns 0 if that is unknown.
 // An empty datagram counts, as the kernel counts its own overhead (SIOCOUTQ).
 func unreceived(conn *net.UnixConn) (left int) {
 	raw, err := conn.SyscallConn()

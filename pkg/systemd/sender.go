@@ -12,8 +12,8 @@ const (
 	maxQueued = 1024
 )
 
-// sender sends datagrams to one receiver, one at a time and in sequence. A receiver that hangs does not block the callers of sender: a socket
-// takes a few datagrams for such a receiver, and then blocks every writer. The zero value is ready for use.
+// sender sends datagrams to one receiver, one at a time and in sequence. A receiver that hangs does not block the callers of sender. Without sender, the
+// socket would take a few datagrams, and then block every writer. The zero value is ready for use.
 //
 // Usually a datagram is sent when send returns, so that a crash loses nothing. Only the first caller waits for a receiver that hangs. While its
 // datagram is under way, other callers only queue theirs.
