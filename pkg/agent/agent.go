@@ -291,7 +291,7 @@ func (a *Agent) decide() (policy.Situation, policy.Goal) {
 	return sit, a.cfg.Policy.Decide(sit)
 }
 
-// reportOutcomes calls Config.Settled and Config.Rested for all announced events.
+// reportOutcomes calls Config.Settled for all announced events, and Config.Rested for those for which no work is under way.
 func (a *Agent) reportOutcomes(sit policy.Situation) {
 	for _, events := range a.known {
 		for _, ev := range events {

@@ -317,6 +317,7 @@ func (a *Agent) adoptClaim(claim drain.Claim) {
 	if !e.Acted() { // It does not say that the node was cordoned.
 		e.Phase, e.BootID, e.Changed = state.Cordoned, claim.BootID, a.now()
 	}
+	// The event's time is not known. ActedFor makes an event that turns out to be due after the cordon count as moved.
 	e.CordonedAt, e.CordonStamp, e.ActedFor, e.OnNode = since, claim.Stamp, since, true
 	a.put(e)
 	a.logger(systemd.Cordoned, e).Warnf("nth had cordoned the node, which its record does not say; nth uncordons it when %s is over", e.Event.Kind)

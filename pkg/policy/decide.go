@@ -324,7 +324,7 @@ func (s Settings) closing(sit Situation, wanting []state.Entry) Goal {
 	goal.Hard, goal.Soft, goal.TimeEnds = s.deadlines(sit.Now, draining)
 	if allReleased(draining) { // Only pods from before the latest cordon are evicted.
 		for _, e := range draining {
-			cordoned := cmp.Or(e.CordonStamp, latest(e.FirstSeen, e.CordonedAt))
+			cordoned := cmp.Or(e.CordonStamp, latest(e.FirstSeen, e.CordonedAt)) // Zero is an unknown time.
 			goal.Before = latest(goal.Before, cordoned)
 		}
 	}

@@ -31,16 +31,17 @@ func (s Settings) Settled(sit Situation, ev event.Event) event.Outcome {
 	return event.Drained // The drain is done, or nothing is to be done for the event now.
 }
 
-// Again returns when to look again at an instance for which an event is announced, if nothing new is reported. It is now if work could not be
-// done, and zero for never. busy: work for the event is under way.
+// Again reports whether work for an announced event is under way (busy). If not, again is when work may be due although nothing new is reported: now
+// if the last attempt did not succeed, and zero for never.
 //
-// nth-queue uses it to free an instance that rests, and to return to it in time. The record must be up to date: see Fold.
+// nth-queue ends its drain of a node that is busy for no event, and looks at the instance again in time: see agent.Config.Rested. The record must be
+// up to date: see Fold.
 func (s Settings) Again(sit Situation, ev event.Event) (again time.Time, busy bool) {
 	e, recorded := Find(sit.Past, ev.ID)
 	switch {
 	case !recorded: // Fold saw nothing to do.
 		return time.Time{}, false
-	case e.Phase == state.Incomplete && !e.Released() && !e.LeftAlone: // The drain ran out of time, and no operator stops another attempt.
+	case e.Phase == state.Incomplete && !e.Released() && !e.LeftAlone: // The drain ran out of time. Operators have not limited another attempt.
 		return sit.Now, false
 	case e.LeftAlone: // Busy until its time is over: a later agent would not know since when the node has been left alone.
 		return time.Time{}, s.timeEnds(e).After(sit.Now)
