@@ -9,7 +9,7 @@
 // not run. It reads no signals, because any local user may send them (conn.go).
 //
 // Not every shutdown goes through logind. nth also learns of a shutdown when systemd stops nth. If SIGTERM arrives while systemd is stopping the
-// system (Host.GoingDown), Stopping announces the shutdown. All shutdowns of a boot have the same event ID, made from the boot ID: they are one
+// system (Source.GoingDown), Stopping announces the shutdown. All shutdowns of a boot have the same event ID, made from the boot ID: they are one
 // event. A restart of the service alone is no event.
 //
 // Without D-Bus or logind, as in a container, the source reports that once and tries again at longer and longer intervals.
@@ -48,8 +48,8 @@ type Options struct {
 
 // Source watches for shutdowns and sleeps. Make one with New.
 type Source struct {
-	opts Options
-	lost atomic.Bool // logind has answered once, and cannot be reached since
+	opts    Options
+	reached atomic.Bool // logind has answered, so that there is a bus
 
 	mu    sync.Mutex
 	sink  event.Sink // nil before Run
@@ -117,7 +117,6 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) {
 		}
 		if answered {
 			pause = lookInterval
-			s.lost.Store(true)
 		}
 		s.reportFailure(err)
 		s.answer(ctx, nil, manager{}) // A press of the power key is answered without logind, too.
@@ -128,10 +127,15 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) {
 	}
 }
 
-// GoingDown reports whether the whole system is stopping, not this service alone: systemd says so, or the bus has answered before and cannot be
-// reached now. While the system stops, the host's bus may stop before a container that nth runs in.
+// GoingDown reports whether the whole system is stopping, not this service alone: systemd says so, or the bus was there before and cannot be
+// reached. While the system stops, the host's bus may stop before a container that nth runs in.
 func (s *Source) GoingDown(ctx context.Context) bool {
-	return s.lost.Load() || s.opts.Host.GoingDown(ctx)
+	c, err := s.opts.Host.bus(ctx)
+	if err != nil {
+		return s.reached.Load()
+	}
+	defer c.close()
+	return c.goingDown(ctx)
 }
 
 // session connects to the bus, and makes looks until the connection is lost or ctx ends. answered is true if logind has answered at least once.
@@ -148,7 +152,7 @@ func (s *Source) session(ctx context.Context) (answered bool, err error) {
 			return answered, err
 		}
 		answered = true
-		s.lost.Store(false)
+		s.reached.Store(true)
 		s.look(ctx, c, m)
 		if !loop.Await(ctx, nil, lookInterval) {
 			return answered, ctx.Err()

@@ -128,10 +128,25 @@ func TestLogind_MissingIsReportedOnceAndTriedAgain(t *testing.T) {
 			if len(r.off) > 0 {
 				t.Errorf("it was reported twice: %v", <-r.off)
 			}
-			if r.root().GoingDown(t.Context()) {
+			if r.source.GoingDown(t.Context()) {
 				t.Error("a host without systemd goes down")
 			}
 		})
+	}
+}
+
+func TestGoingDown_WithoutTheBusNotWithoutLogind(t *testing.T) {
+	r := holdingRig(t)
+	r.set(func() { r.away = true })
+	if err := next(t, r.off); err == nil {
+		t.Error("no reason is given")
+	}
+	if r.source.GoingDown(t.Context()) {
+		t.Error("the system counts as stopping while only logind is away")
+	}
+	r.host.stop()
+	if !r.source.GoingDown(t.Context()) {
+		t.Error("the system does not count as stopping, and the bus has stopped")
 	}
 }
 

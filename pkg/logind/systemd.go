@@ -27,18 +27,7 @@ func (c *conn) systemd(ctx context.Context, method string, results []any, args .
 	return nil
 }
 
-// GoingDown reports whether systemd is stopping the whole system, not this service alone. If systemd does not answer, it
-// returns false.
-func (h Host) GoingDown(ctx context.Context) bool {
-	c, err := h.bus(ctx)
-	if err != nil {
-		return false
-	}
-	defer c.close()
-	return c.goingDown(ctx)
-}
-
-// goingDown is Host.GoingDown over this connection.
+// goingDown reports whether systemd is stopping the whole system, not this service alone. If systemd does not answer, it returns false.
 func (c *conn) goingDown(ctx context.Context) bool {
 	var state dbus.Variant
 	err := c.call(ctx, systemdName, systemdPath, "org.freedesktop.DBus.Properties.Get", []any{&state}, systemdManager, "SystemState")
