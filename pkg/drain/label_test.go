@@ -104,6 +104,21 @@ func TestLabel_IsTriedAgain(t *testing.T) {
 	}
 }
 
+// The agent stops the guard at an uncordon, so that no later look takes the label off.
+func TestLabel_IsTakenOffThoughTheGuardEnds(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		r := drained(t, s, drain.Options{ExcludeFromLoadBalancers: true})
+		r.await(state.NodeExcluded)
+		s.Answer("patch", apitest.Unavailable())
+		s.UncordonAs("kubectl")
+		r.await(state.NodeReopened)
+		r.stop()
+		if label := s.CurrentNode().Labels[drain.ExcludeLabel]; label != "" {
+			t.Errorf("the label is %q", label)
+		}
+	})
+}
+
 // Next to somebody else's cordon there is no annotation of ours, and the record may have been lost.
 func TestLabel_AloneIsAClaim(t *testing.T) {
 	t.Parallel()

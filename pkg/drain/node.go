@@ -175,8 +175,7 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 		return v
 	}
 	if node, v.labelErr = n.patch(ctx, patch, n.labelManager(), kube.InTurn, goal.patchTimeout()); v.labelErr == nil {
-		v.version, v.wrongLabel, v.labeled = node.ResourceVersion, false, !v.labeled
-		v.ours = v.ours || v.labeled
+		v.version, v.wrongLabel, v.labeled, v.ours = node.ResourceVersion, false, true, true
 	}
 	return v
 }
@@ -228,21 +227,28 @@ func (n *Node) reopened(node *corev1.Node, before view) bool {
 	return newClaim || before.unschedulable && !liftedByWriter
 }
 
-// labelPatch returns the patch that brings ExcludeLabel up to date; nil if nothing is to be done. A cordoned Node without the label gets ours. A
-// Node that an operator has uncordoned (view.open) loses ours.
+// labelPatch returns the patch that sets ExcludeLabel on a cordoned Node that has no such label; nil if nothing is to be set.
 func (n *Node) labelPatch(node *corev1.Node, v view) map[string]any {
 	_, labeled := node.Labels[ExcludeLabel]
-	metadata := asSeen(node)
-	switch {
-	case n.opts.ExcludeFromLoadBalancers && !labeled && v.closed() && !v.open && !v.limited:
-		metadata["labels"] = map[string]any{ExcludeLabel: n.opts.Writer}
-	case v.open && !v.unschedulable && v.labeled: // The node takes pods, so it should get traffic.
-		metadata["labels"] = map[string]any{ExcludeLabel: nil}
-		delete(metadata, "resourceVersion") // It must not fail with a conflict: the guard may end before another look.
-	default:
+	wanted := n.opts.ExcludeFromLoadBalancers && v.closed() && !v.open && !v.limited
+	if !wanted || labeled {
 		return nil
 	}
+	metadata := asSeen(node)
+	metadata["labels"] = map[string]any{ExcludeLabel: n.opts.Writer}
 	return map[string]any{"metadata": metadata}
+}
+
+// unlabel takes ExcludeLabel off a Node that an operator has uncordoned: it takes pods, so it should get traffic. Passing failures are retried,
+// for as long as timeout, as the guard may end before another look.
+func (n *Node) unlabel(ctx context.Context, uid types.UID, timeout time.Duration) error {
+	metadata := map[string]any{"uid": uid, "labels": map[string]any{ExcludeLabel: nil}} // whatever the Node's version
+	ctx, cancel := kube.Outlasting(ctx, timeout)
+	defer cancel()
+	return kube.Retry(ctx, func(ctx context.Context) error {
+		_, err := n.patch(ctx, map[string]any{"metadata": metadata}, n.labelManager(), kube.InTurn, timeout)
+		return err
+	})
 }
 
 // hasClaim reports whether there is a claim on the Node, no matter who wrote it.
