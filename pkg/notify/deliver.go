@@ -86,7 +86,7 @@ func (q *queue) add(m *message, delay time.Duration) {
 		return
 	}
 	now := time.Now()
-	if m.made.IsZero() { // It does not wait yet.
+	if m.made.IsZero() { // The message does not wait yet.
 		m.made, m.next = now, now.Add(delay)
 		q.waiting = append(q.waiting, m)
 	}
@@ -96,7 +96,7 @@ func (q *queue) add(m *message, delay time.Duration) {
 	oldest, crowded := q.waiting[0], len(q.waiting) > maxWaiting
 	if crowded {
 		q.waiting = q.waiting[1:]
-		oldest.made = time.Time{} // It may be added again.
+		oldest.made = time.Time{} // The caller may add the lost message again.
 	}
 	q.mu.Unlock()
 	q.wake(m.line, delay)

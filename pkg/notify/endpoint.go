@@ -240,7 +240,7 @@ func withoutSecrets(err error) error {
 	if !ofConnection && !ofTLS && !harmless {
 		return errors.New("the request, its answer or that of a proxy is not as HTTP wants it")
 	}
-	return errors.New(err.Error()) // Only the text: callers shall find no more in it.
+	return errors.New(err.Error()) // The result has only the text of err, and not its causes, which may say more.
 }
 
 // readFile reads a file of at most longest bytes. It refuses a pipe or a device, which may never end: only regular files are read. The error

@@ -83,7 +83,7 @@ func (w *Webhook) accept(n notice) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	id := n.Entry.Event.ID
-	if w.reported[id] == n.outcome {
+	if w.reported[id] == n.outcome { // The last notice of the event had the same outcome.
 		return false
 	}
 	if len(w.reported) >= maxReported {
