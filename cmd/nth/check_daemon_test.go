@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/rehearsal"
 	"github.com/nth-project/nth/pkg/state"
 )
@@ -17,9 +16,7 @@ import (
 // leave has a daemon of the bench leave a status.
 func (b *bench) leave(t *testing.T, s state.Status) {
 	t.Helper()
-	if err := record.WriteStatus(filepath.Join(b.host, "run"), s); err != nil {
-		t.Error(err)
-	}
+	writeStatus(t, filepath.Join(b.host, "run"), s)
 }
 
 // join gives the machine that checks a kubeconfig of a node, whatever the daemon sees of it.
@@ -49,7 +46,7 @@ func TestCheckFailsUnlessTheDaemonRunsAndCouldActItself(t *testing.T) {
 		"it was never started":   {nil, true, `fail  daemon      nth is not running, or has just started: no status in .*/run: this node would not be drained.*`},
 		"it was stopped":         {func(s *state.Status) { s.Stopped = s.Updated }, true, `fail  daemon      nth is not running: stopped at .*`},
 		"it has crashed":         {func(s *state.Status) { s.PID = 1 << 30 }, true, `fail  daemon      nth is not running: process 1073741824 died.*`},
-		"it hangs":               {func(s *state.Status) { s.Updated = s.Started }, true, `fail  daemon      nth may be hung: .*`},
+		"it hangs":               {func(s *state.Status) { s.Program = hung }, true, `fail  daemon      nth may be hung: .*`},
 		"it sees no kubeconfig":  {without, true, `fail  daemon      it has no credential: there is no kubeconfig\. This check has found one in .*/absent: .*PrivateTmp=.*`},
 		"nor does anybody":       {without, false, `fail  daemon      it has no credential: there is no kubeconfig`},
 		"its credential expired": {func(s *state.Status) { s.Identity.Trouble = "401" }, true, `fail  daemon      it has no credential: 401\. .*`},

@@ -3,6 +3,7 @@ package main_test
 import (
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +13,23 @@ import (
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/state"
 )
+
+// hung is the Program of a status that was last written at noon.
+const hung = "hung"
+
+// writeStatus writes a status as the daemon does.
+func writeStatus(t *testing.T, dir string, s state.Status) {
+	t.Helper()
+	if err := record.WriteStatus(dir, s); err != nil {
+		t.Error(err)
+	}
+	if s.Program != hung {
+		return
+	}
+	if err := os.Chtimes(filepath.Join(dir, "status.json"), noon, noon); err != nil {
+		t.Error(err)
+	}
+}
 
 // draining is the status of a daemon in the middle of a drain.
 func draining(pid int) state.Status {
@@ -42,9 +60,7 @@ func statusOf(t *testing.T, s *state.Status, flags string) (status int, stdout, 
 	t.Helper()
 	dir := t.TempDir()
 	if s != nil {
-		if err := record.WriteStatus(dir, *s); err != nil {
-			t.Error(err)
-		}
+		writeStatus(t, dir, *s)
 	}
 	t.Setenv("RUNTIME_DIRECTORY", dir)
 	status, stdout, stderr = call(t, "status --config /dev/null "+flags)
@@ -63,7 +79,8 @@ func TestStatus_OfADrain(t *testing.T) {
 
 func TestStatus_Each(t *testing.T) {
 	running, silent, stopped, gone := draining(os.Getpid()), draining(os.Getpid()), draining(os.Getpid()), draining(1<<30)
-	silent.Updated, stopped.Stopped = noon, noon
+	running.Updated = noon // The daemon's clock cannot be set, and the machine's was.
+	silent.Program, stopped.Stopped = hung, noon
 	for _, test := range []struct {
 		status *state.Status
 		state  string

@@ -1,22 +1,26 @@
 package record
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// ReadStatus returns the status that a daemon last wrote into the runtime directory. The error of a missing file is
-// fs.ErrNotExist.
-func ReadStatus(dir string) (state.Status, error) {
+// ReadStatus returns the status that a daemon last wrote into the runtime directory, and when it did, by the machine's clock. The error of a
+// missing file is fs.ErrNotExist.
+func ReadStatus(dir string) (shown state.Status, written time.Time, err error) {
 	f := statusFile(dir)
 	var s status
-	if err := f.read(&s); err != nil {
-		return state.Status{}, fmt.Errorf("reading the status %s: %w", f.path(), err)
+	err = f.read(&s)
+	info, statErr := os.Stat(f.path())
+	if err = cmp.Or(err, statErr); err != nil {
+		return state.Status{}, time.Time{}, fmt.Errorf("reading the status %s: %w", f.path(), err)
 	}
-	return s.Status, nil
+	return s.Status, info.ModTime(), nil
 }
 
 // status is the content of the file.

@@ -55,7 +55,7 @@ func TestStatus_IsReadAsItWasShown(t *testing.T) {
 	if troubles := show(t, dir, state.Status{}, full()); troubles != nil {
 		t.Fatal(troubles)
 	}
-	got, err := record.ReadStatus(dir)
+	got, _, err := record.ReadStatus(dir)
 	if err != nil || !reflect.DeepEqual(got, full()) {
 		t.Errorf("got %+v, %v", got, err)
 	}
@@ -95,7 +95,7 @@ func TestStatus_AFailedWriteIsReported(t *testing.T) {
 }
 
 func TestStatus_AForeignFileIsAnError(t *testing.T) {
-	if _, err := record.ReadStatus(t.TempDir()); !errors.Is(err, fs.ErrNotExist) {
+	if _, _, err := record.ReadStatus(t.TempDir()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing one: %v", err)
 	}
 	for content, want := range map[string]string{
@@ -107,7 +107,7 @@ func TestStatus_AForeignFileIsAnError(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		write(t, filepath.Join(dir, "status.json"), content)
-		if _, err := record.ReadStatus(dir); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := record.ReadStatus(dir); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.20q: got %v, want an error that says %q", content, err, want)
 		}
 	}

@@ -45,7 +45,7 @@ type report struct {
 
 // examine returns the state of the daemon of that name at the time now. It reads the status that the daemon keeps in its runtime directory dir.
 func examine(name, dir string, now time.Time) report {
-	status, err := record.ReadStatus(dir)
+	status, written, err := record.ReadStatus(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return report{name: name, State: unknown, Why: fmt.Sprintf("%s is not running, or has just started: no status in %s", name, dir)}
 	}
@@ -58,8 +58,8 @@ func examine(name, dir string, now time.Time) report {
 		found.State, found.Why = stopped, fmt.Sprintf("%s is not running: stopped at %s", name, moment(status.Stopped))
 	case !alive(status.PID):
 		found.State, found.Why = gone, fmt.Sprintf("%s is not running: process %d died without being asked to stop", name, status.PID)
-	case now.Sub(status.Updated) > silence:
-		found.State, found.Why = silent, fmt.Sprintf("%s may be hung: process %d has not updated its status since %s", name, status.PID, moment(status.Updated))
+	case now.Sub(written) > silence:
+		found.State, found.Why = silent, fmt.Sprintf("%s may be hung: process %d has not updated its status since %s", name, status.PID, moment(written))
 	}
 	return found
 }
@@ -84,7 +84,7 @@ const (
 func AwaitStart(ctx context.Context, name, dir string, complete func(state.Status) bool) (status state.Status, why string) {
 	for {
 		status, why = Running(name, dir)
-		starting := why == "" && time.Since(status.Started) <= startupTime
+		starting := why == "" && status.Updated.Sub(status.Started) <= startupTime
 		if !starting || complete(status) || !loop.Await(ctx, nil, startupPoll) {
 			return status, why
 		}
