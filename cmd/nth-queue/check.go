@@ -58,7 +58,7 @@ func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.NodeCount {
 	switch {
 	case err != nil:
 		c.Fail("nodes", "%s", err)
-	case nodes.Silent > 0: // They have no spec.providerID.
+	case nodes.Silent > 0:
 		c.Warn("nodes", "%d of %d do not name their instance (spec.providerID): they are found by their InternalIP, if it is unique in the region or tags name the cluster", nodes.Silent, nodes.All)
 	case nodes.Elsewhere > 0:
 		c.OK("nodes", "all %d name their instance, except %d that are not EC2 instances", nodes.All, nodes.Elsewhere)

@@ -74,19 +74,21 @@ func (h hostInfo) rehearse(ctx context.Context, l config.Loaded[config.Config], 
 	if len(l.Files) > 0 {
 		from = strings.Join(l.Files, ", ")
 	}
-	id, notReal := h.ownIdentity(ctx, &cfg, kubeconfig)
+	id, err := h.ownIdentity(ctx, &cfg, kubeconfig)
+	if err != nil && kubeconfig != "" {
+		return err
+	}
+	isReal := err == nil
 	where := fmt.Sprintf("Node %s, at %s, is real: nothing is changed there.", id.Node, id.Server)
 	switch {
-	case notReal != nil && kubeconfig != "":
-		return notReal
-	case errors.Is(notReal, identity.ErrNotYet):
+	case errors.Is(err, identity.ErrNotYet):
 		where = "EC2 and the cluster are simulated: this machine is not a Kubernetes node."
-	case notReal != nil: // There is a credential, but the API server is out of reach or refuses it.
-		where = "EC2 and the cluster are simulated: the credential here cannot be used: " + text.Visible(notReal.Error(), text.Page)
+	case err != nil: // There is a credential, but the API server is out of reach or refuses it.
+		where = "EC2 and the cluster are simulated: the credential here cannot be used: " + text.Visible(err.Error(), text.Page)
 	}
 	fmt.Fprintln(out, wrap("nth rehearses a spot interruption; settings in effect: "+from, 0))
 	fmt.Fprintln(out, wrap(where, 0))
-	if notReal != nil {
+	if !isReal {
 		fmt.Fprintln(out, "\n  "+strings.Join(rehearsal.Describe(), "\n  "))
 	}
 	switch action, lifeCycles := policyOf(cfg)[event.SpotInterruption].Action, cfg.IMDS.LifeCycles; {
@@ -96,14 +98,14 @@ func (h hostInfo) rehearse(ctx context.Context, l config.Loaded[config.Config], 
 	case len(lifeCycles) > 0 && !slices.Contains(lifeCycles, "spot"):
 		fmt.Fprintf(out, "\nNothing would be done: imds.life_cycles is %q, which leaves out spot instances.\n", lifeCycles)
 		return nil
-	case notReal == nil && action != policy.Drain: // No pod would go. A simulation shows the cordon, if there is one.
+	case isReal && action != policy.Drain: // No pod would go. A simulation shows the cordon, if there is one.
 		fmt.Fprintln(out, "\n"+undrained(action))
 		return nil
 	}
 	if cfg.DryRun {
 		fmt.Fprintln(out, "\nThe service would only log this: dry_run is true.")
 	}
-	if notReal == nil {
+	if isReal {
 		const deletes = true // EC2 takes the machine at the deadline, so nth deletes pods before.
 		return listPods(ctx, cfg, id, notice, deletes, fmt.Sprintf("of the %.0f s of a spot notice", notice.Seconds()), out)
 	}

@@ -164,8 +164,8 @@ func (s *session) KeepWarm(ctx context.Context, report func(node string, err err
 	<-ctx.Done()
 }
 
-// runAgent runs an agent for the Node until ctx ends. Meanwhile and at the end, it writes the taints and the claim to the Node: these have to outlast
-// the agent.
+// runAgent runs an agent for the Node until ctx ends; s.stop ends ctx when all events rest. Meanwhile and at the end, it writes the taints and the claim
+// to the Node: these have to outlast the agent.
 func (s *session) runAgent(ctx context.Context) {
 	t := s.term
 	t.mu.Lock()
@@ -282,7 +282,10 @@ func (s *session) onRested(ev event.Event, again time.Time) {
 	s.term.mu.Lock()
 	defer s.term.mu.Unlock()
 	known := s.events[ev.ID]
-	if known == nil || known.rests || !sameEvent(known.Event, ev) { // The report is about an earlier version of the event.
+	if known == nil || known.rests { // The event is not the session's, or rests already.
+		return
+	}
+	if !sameEvent(known.Event, ev) { // The agent has not seen the latest version of the event yet.
 		return
 	}
 	retries := !again.IsZero() && s.record.entry(ev.ID).Error != ""

@@ -382,7 +382,7 @@ func (t *term) recordedEvent(inst *instance, on node, e state.Entry, asked bool)
 	// A claim does not have the time Noticed.
 	started := inst.startedSince(e.BootID, cmp.Or(ev.Noticed, e.CordonedAt), on)
 	leftPool := on.ready && goesIntoService && ev.Kind == event.ASGTermination // The termination was the way into the warm pool.
-	if e.OnNode && (started || leftPool) {
+	if e.OnNode && (started || leftPool) {                                     // The cordon for the event is to be taken back.
 		ev.State = event.Completed
 	}
 	return ev

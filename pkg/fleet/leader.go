@@ -131,7 +131,9 @@ func (l *leadership) holds() error {
 	l.mu.Lock()
 	leading := l.leading
 	l.mu.Unlock()
-	if leading == nil || leading.Err() != nil || l.lock.age() > leaseDuration-fenceMargin {
+	isElected := leading != nil && leading.Err() == nil
+	mayHaveRunOut := l.lock.age() > leaseDuration-fenceMargin
+	if !isElected || mayHaveRunOut {
 		return errNotLeading
 	}
 	return nil

@@ -33,8 +33,11 @@ func (f *Fleet) Take(n sqs.Notice, receives int, m Message) {
 		t.settle(d, forGood)
 	case n.Reservation == "":
 		t.addHint(n, d)
-	case !t.background(func(ctx context.Context) { t.expandReservation(ctx, n, d) }): // The term has ended.
-		t.settle(d, 0)
+	default:
+		begun := t.background(func(ctx context.Context) { t.expandReservation(ctx, n, d) })
+		if !begun { // The term has ended.
+			t.settle(d, 0)
+		}
 	}
 }
 

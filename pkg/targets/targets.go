@@ -113,7 +113,7 @@ func (s *service) judge(labeled, isLate bool) (left string, stuck error) {
 	case isLate:
 		return left, fmt.Errorf("%s, and no controller has begun to deregister it within %s", left, starting)
 	}
-	return left, nil
+	return left, nil // A controller may still begin.
 }
 
 // Found is the result of Check for one target group.
