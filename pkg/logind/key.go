@@ -2,7 +2,6 @@ package logind
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -138,11 +137,8 @@ func (s *Source) answer(ctx context.Context, c *conn, m manager) {
 	case !p.inProgress():
 		return
 	case p.drained:
-		if c != nil {
-			err = c.logind(ctx, "PowerOff", nil, false)
-		}
-		if c == nil || err != nil {
-			err = errors.Join(err, s.opts.Host.startPowerOff(ctx))
+		if c == nil || c.logind(ctx, "PowerOff", nil, false) != nil { // logind does not answer, or refuses.
+			err = s.opts.Host.startPowerOff(ctx)
 		}
 	case c != nil && m.scheduled.IsZero():
 		// p.at is monotonic, and logind needs a time by the wall clock as it is now.

@@ -173,9 +173,18 @@ func TestPowerOff_IsAskedOfSystemdWithoutLogind(t *testing.T) {
 			r := answering(t)
 			r.source.Pressed(time.Now())
 			r.announced(t)
+			r.await(t, "there is a schedule", func() (scheduled bool) {
+				r.set(func() { scheduled = !r.scheduled.IsZero() })
+				return scheduled
+			})
 			r.set(func() { r.systemd = true; change(r) })
 			r.source.Release(event.Shutdown)
 			r.await(t, "systemd is asked", func() bool { return r.wasAsked("poweroff.target replace-irreversibly") })
+			r.set(func() { r.units = nil })
+			r.await(t, "systemd is asked again, so that the first look is over", func() bool { return r.wasAsked("poweroff.target replace-irreversibly") })
+			if len(r.trouble) > 0 {
+				t.Errorf("reported is %v, and systemd powers off", <-r.trouble)
+			}
 			r.mustHave(t, powerKey, 1, 1)
 		})
 	}

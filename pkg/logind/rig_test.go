@@ -333,7 +333,8 @@ type rig struct {
 	holding   chan time.Duration
 	keyHeld   chan bool
 	off       chan error
-	said      bool // that a shutdown is announced
+	trouble   chan error // in powering the machine off
+	said      bool       // that a shutdown is announced
 	end       func()
 }
 
@@ -350,7 +351,7 @@ func newSerialRig(t *testing.T) *rig {
 	r := &rig{
 		host:      newHost(t),
 		snapshots: make(chan []event.Event, 1000), sleeps: make(chan []event.Event, 1000), keyHeld: make(chan bool, 100),
-		holding: make(chan time.Duration, 100), off: make(chan error, 100),
+		holding: make(chan time.Duration, 100), off: make(chan error, 100), trouble: make(chan error, 1000),
 	}
 	r.source = r.newSource()
 	return r
@@ -363,7 +364,8 @@ func (r *rig) newSource() *logind.Source {
 		Holding: func(d time.Duration) { r.holding <- d },
 		Off:     func(err error) { r.off <- err },
 		Key: &logind.KeyOptions{
-			Held: func(held bool, _ string) { r.keyHeld <- held },
+			Held:    func(held bool, _ string) { r.keyHeld <- held },
+			Trouble: func(err error) { r.trouble <- err },
 		},
 	})
 }
