@@ -108,7 +108,7 @@ func logMessage(log *logrus.Entry, r sqs.Report) {
 	case sqs.NotOurs:
 		log.Infof("ignoring a message that concerns no node: %s", r.Why)
 	case sqs.Lost:
-		log.Warnf("SQS refuses to change or delete a message, and others may receive it: %s", r.Why)
+		log.Warnf("SQS refuses to delete a message or to extend its visibility timeout, so it will be received again; the drain continues: %s", r.Why)
 	case sqs.Received, sqs.Extended, sqs.Returned, sqs.Deleted:
 		log.Debugf("a message was %s", r.Outcome)
 	}

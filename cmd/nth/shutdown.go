@@ -131,7 +131,7 @@ func (s *shutdown) listen(ctx context.Context) (end func()) {
 func (s *shutdown) pressed(at time.Time) {
 	s.source.Pressed(at)
 	s.log.WithField(systemd.FieldMessageID, systemd.PowerButton).
-		Warnf("the power button was pressed at %s", at.UTC().Format("15:04:05.000Z"))
+		Warnf("the power button was pressed at %s, as EC2 does to stop a machine: nth drains the node, then powers off", at.UTC().Format("15:04:05.000Z"))
 }
 
 // reportPowerKey logs which process handles the power button, and what the kubelet does at a shutdown. held says that nth handles the button.
