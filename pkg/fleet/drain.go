@@ -78,10 +78,10 @@ func (t *term) begin(s *session) {
 		s.stage, s.sink = ended, nil
 		t.dispatch()
 		t.mu.Unlock()
-		// The next look needs what was written to the Node, and the watch may not show that yet. If the watch takes longer than a second, an event
-		// may be reported twice. But a cordon must show: until then the node looks as if operators had uncordoned it.
+		// The next look needs what was written to the Node, and the watch may not show that yet. Until it shows a cordon, the node looks as if
+		// operators had uncordoned it. Other writes have a second to show: later, an event may be reported twice.
 		for seconds := range 30 {
-			if seconds > 0 && !s.hidesCordon() || !loop.Await(t.ctx, nil, time.Second) {
+			if seconds > 0 && !s.watchLags() || !loop.Await(t.ctx, nil, time.Second) {
 				break
 			}
 		}
@@ -94,14 +94,13 @@ func (t *term) begin(s *session) {
 	})
 }
 
-// hidesCordon reports whether the watch shows an open Node, although the record says that nth-queue has cordoned it. A Node that operators
-// have uncordoned still has the annotation of the cordon.
-func (s *session) hidesCordon() bool {
+// watchLags reports whether the watch does not show yet that nth-queue has cordoned or uncordoned the Node, as the record says. A Node that
+// operators have uncordoned still has the annotation of the cordon.
+func (s *session) watchLags() bool {
+	closed := slices.ContainsFunc(s.record.Entries(), func(e state.Entry) bool { return e.OnNode && !e.CordonedAt.IsZero() && !e.Released() })
 	now, exists := s.term.nodes.now(s.node)
-	looksOpen := exists && !now.unschedulable && !now.hasOwnCordon
-	return looksOpen && !s.term.opts.DryRun && slices.ContainsFunc(s.record.Entries(), func(e state.Entry) bool {
-		return e.OnNode && !e.CordonedAt.IsZero() && !e.Released()
-	})
+	looksOpen, looksClosed := !now.unschedulable && !now.hasOwnCordon, now.unschedulable && now.hasOwnCordon
+	return exists && !s.term.opts.DryRun && (closed && looksOpen || !closed && looksClosed)
 }
 
 // update passes the events that stand now on to the agent, if any is new or has changed. The term's mutex is held.

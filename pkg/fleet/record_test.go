@@ -149,6 +149,30 @@ func TestRecord_OutlastsAWatchThatLags(t *testing.T) {
 	})
 }
 
+// An instance stops again before the watch of the Nodes shows that its node was uncordoned. Operators have not opened the node: it is closed.
+func TestRecord_ClosesANodeWhoseUncordonShowsLate(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		c.lag = 3 * time.Second
+		says := &knowledge{states: map[string]string{instance: "stopping"}}
+		r := c.run(func(o *fleet.Options) { o.EC2 = says })
+		r.take(notice(instance, event.StateChange, "stopping", 0)).want(t, "done")
+		time.Sleep(time.Minute)
+		says.starts(instance)
+		c.change("a", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" })
+		r.take(running(instance, 0)).want(t, "done")
+		eventually(t, "the node is open", func() bool { return !c.node("a").Spec.Unschedulable })
+		time.Sleep(3 * time.Second)
+		says.say(func(k *knowledge) { k.states[instance] = "stopping" })
+		again := notice(instance, event.StateChange, "stopping", 0)
+		again.Event.ID += "-again"
+		r.take(again).want(t, "done")
+		time.Sleep(time.Minute)
+		c.wantDrained("a")
+	})
+}
+
 // The leaders of two queues may serve one cluster, by rules of their own. Neither continues or takes back what the other does.
 func TestRecord_OfAnotherQueueIsLeftAlone(t *testing.T) {
 	t.Parallel()
