@@ -118,6 +118,7 @@ func (n *nodes) claimOf(now *corev1.Node, entries []state.Entry) (text string, n
 	case !isOwn: // The Node needs a new claim.
 		claim = drain.Claim{Writer: n.lease, BootID: now.Status.NodeInfo.BootID, Since: time.Now().UTC()}
 	case first < 0, isListed(events[first].Kind) && fromMessage >= 0: // The claim has to name another event first.
+		claim.BootID = now.Status.NodeInfo.BootID // A boot since then ends that event, and not one since the cordon.
 	case !slices.ContainsFunc(events, isUnnamed): // The claim on the Node is complete.
 		return "", false
 	default: // The claim lacks events, and its first event stays first.

@@ -194,3 +194,30 @@ func TestRecord_OfAnotherQueueIsLeftAlone(t *testing.T) {
 		}
 	})
 }
+
+// The node was cordoned for maintenance in one boot. In the next boot another event joins, and the maintenance is canceled. The claim's boot ID is
+// still that of the first boot, so the next leader takes the boot since then for the end of the other event.
+func TestRecord_KeepsAnEventThatJoinedInTheNextBoot(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		says := &knowledge{states: map[string]string{instance: "running"}, planned: planned("instance-stop", time.Hour, "")}
+		change := func(o *fleet.Options) { o.EC2 = says }
+		r := c.run(change)
+		time.Sleep(5 * time.Minute)
+		c.wantDrained("a")
+		c.change("a", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" })
+		time.Sleep(5 * time.Minute)
+		r.take(notice(instance, event.RebalanceRecommendation, "", 0)).want(t, "done")
+		says.say(func(k *knowledge) { k.planned = nil })
+		time.Sleep(5 * time.Minute)
+		c.wantDrained("a")
+		r.stop()
+		next := c.start("host-2", change)
+		eventually(t, "the next leads", func() bool { return next.Status().Leads })
+		time.Sleep(5 * time.Minute)
+		if c.wantDrained("a"); t.Failed() {
+			t.Logf("the log is\n%s", next.log)
+		}
+	})
+}
