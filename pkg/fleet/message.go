@@ -129,7 +129,7 @@ func (t *term) noteStart(n sqs.Notice) {
 // withLocalTimes returns a notice with its times converted from AWS's clock to this machine's. The deadline of a spot interruption is at most
 // spotNotice from now, since EC2 gave the notice before it was received.
 func (t *term) withLocalTimes(n sqs.Notice) sqs.Notice {
-	n.Event.Noticed, n.Event.Deadline, n.Event.Until = t.toLocalClock(n.Event.Noticed), t.toLocalClock(n.Event.Deadline), t.toLocalClock(n.Event.Until)
+	n.Event.Noticed, n.Event.Deadline = t.toLocalClock(n.Event.Noticed), t.toLocalClock(n.Event.Deadline)
 	if latest := time.Now().Add(spotNotice).Round(0); n.Event.Kind == event.SpotInterruption && n.Event.Deadline.After(latest) {
 		n.Event.Deadline = latest
 	}

@@ -37,7 +37,7 @@ func (n *Notifier) Ready() { n.send(daemon.SdNotifyReady) }
 // Stopping reports that the service has begun to stop.
 func (n *Notifier) Stopping() { n.send(daemon.SdNotifyStopping) }
 
-// Beat shows the watchdog that the service is alive. Call it at least twice in each WatchdogInterval.
+// Beat shows the watchdog that the service is alive. Call it at least twice in the WatchdogSec= of the unit.
 func (n *Notifier) Beat() { n.send(daemon.SdNotifyWatchdog) }
 
 // Reloading reports that the service has begun to reload its settings. Ready reports the end.
@@ -59,23 +59,11 @@ func (n *Notifier) Status(format string, args ...any) {
 	}
 }
 
-// Err returns why the watchdog's interval cannot be read, or why the service manager cannot be notified now; nil if both work.
+// Err returns why the service manager cannot be notified now; nil if it can.
 func (n *Notifier) Err() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.err
-}
-
-// WatchdogInterval returns how long systemd waits for a Beat before it kills the service. It is 0 if there is no watchdog. It is also 0 if the
-// interval cannot be read; then Err says why.
-func (n *Notifier) WatchdogInterval() time.Duration {
-	interval, err := daemon.SdWatchdogEnabled(false)
-	if err != nil {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		n.err = fmt.Errorf("reading the watchdog's interval: %w", err)
-	}
-	return interval
 }
 
 // send queues a notification in the format of sd_notify(3), and waits up to sendTimeout until that is sent. Err returns a failure until a later
