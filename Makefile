@@ -11,9 +11,6 @@ PROGRAM := github.com/nth-project/nth/cmd/internal/cli
 LDFLAGS := -s -w -X $(PROGRAM).version=$(VERSION) -X $(PROGRAM).commit=$(COMMIT)
 PROGRAMS := nth nth-queue nth-imds
 
-# The race detector needs cgo, which Go turns off where it finds no C compiler.
-RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
-
 # Tests wait about as much as they work, so more packages are tested at once than there are processors. Go begins with those that are
 # named first: the ones that take longest, which else would run alone at the end. The suites that boot machines come one after another:
 # a machine takes up to 14 of the 128 inotify instances that Linux gives root (fs.inotify.max_user_instances).
@@ -29,8 +26,8 @@ LINT_KEY    := $(shell { cat $(LINT_MODULE)/go.mod $(LINT_MODULE)/go.sum; go env
 LINT        := $(CURDIR)/.cache/bin/lint-$(LINT_KEY)/golangci-lint
 
 # What the tests of the lab, the linter and the programs are compiled from is compiled once, with the programs' own flags.
-lint lab e2e fuzz: export CGO_ENABLED := 0
-lint lab e2e fuzz: export GOFLAGS := -trimpath
+lint test lab e2e fuzz: export CGO_ENABLED := 0
+lint test lab e2e fuzz: export GOFLAGS := -trimpath
 
 # Tests are run by gotestsum, which keeps what each took. "slowest" has the shell print, at its end, the ten that took longest: after a
 # failure, too, whose status stays the shell's.
@@ -54,13 +51,17 @@ build: ## build bin/nth, bin/nth-queue and bin/nth-imds, static and stripped
 	done
 
 .PHONY: test
-test: $(GOTESTSUM) ## run the tests that need no root, with the race detector where there is a C compiler
-	$(call say,tests$(if $(RACE),, (no C compiler found: without the race detector)))
+test: $(GOTESTSUM) ## run the tests that need no root and no C compiler
+	$(call say,tests)
 	@mkdir -p $(TIMES)
-	@$(call slowest,test); $(SUM) --jsonfile $(TIMES)/test.json -- $(RACE) -p $$(($$(nproc) + 1)) $(LONG_UNITS) ./...
-	$(if $(RACE),@CGO_ENABLED=0 go test -run Memory ./pkg/drain)
-	@cd test && CGO_ENABLED=0 GOFLAGS=-trimpath go test $(ROOTLESS)
+	@$(call slowest,test); $(SUM) --jsonfile $(TIMES)/test.json -- -p $$(($$(nproc) + 1)) $(LONG_UNITS) ./...
+	@cd test && go test $(ROOTLESS)
 	@for tool in image chart release; do (cd test/tools/$$tool && go test ./...); done
+
+.PHONY: race
+race: $(GOTESTSUM) ## run the packages' tests with the race detector, which needs a C compiler
+	$(call say,tests with the race detector)
+	@$(SUM) -- -race -p $$(($$(nproc) + 1)) $(LONG_UNITS) ./...
 
 $(GOTESTSUM): test/tools/gotestsum/go.mod test/tools/gotestsum/go.sum
 	@mkdir -p $(@D)
