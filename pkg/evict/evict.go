@@ -5,8 +5,8 @@
 // evicted pod until the answer is 404, while a kubelet gets 403 once the pod has left its node. And it never deletes a pod that is not
 // evicted in time.
 //
-// Words: a pod's turn is the latest time that leaves it its grace before the deadline (Pods.limits). A look is one read of the Node by
-// pkg/drain; looks are numbered. A round is how often a controller has brought its pods back to the node.
+// Words: a look is one read of the Node by pkg/drain; looks are numbered. A round is how often a controller has brought its pods back to the node.
+// A request is escalated when no more than the pod's grace is left before a hard deadline (limits): a deletion follows if the eviction fails.
 //
 // Newcomers begin with Pods.plan, which says what comes next for a pod, and when.
 package evict
@@ -90,7 +90,7 @@ type Terms struct {
 	Evict bool
 	// Hard is when the machine is gone: pods that are left are deleted in time. Soft is when the drain should have ended. Zero is never.
 	Hard, Soft time.Time
-	// From is when evictions begin; zero if that is not known yet. A pod does not wait for a known From beyond its turn.
+	// From is when evictions begin; zero if that is not known yet. A pod does not wait for a known From beyond limits.evictBy.
 	From time.Time
 	// Closed: the Node takes no pods. Looked is the number of the last look at the Node that has returned; 0 if none has.
 	Closed bool
@@ -270,9 +270,9 @@ const (
 	// long an accepted eviction may show no effect before it is repeated. The kubelet needs seconds to clean up after the last container. A
 	// pod that takes longer is stuck, for instance behind a finalizer or a volume, and needs no name service any more.
 	overdueAfter = 10 * time.Second
-	// lookGrace is how long a pod whose turn has come waits for a look at the Node. After an outage, a look returns within two seconds.
+	// lookGrace is how long a pod waits for a look at the Node once its limits.evictBy has come. After an outage, a look returns within two seconds.
 	lookGrace = 3 * time.Second
-	// shortestPause is the shortest time between two requests for a pod whose turn has come.
+	// shortestPause is the shortest time between two requests for a pod.
 	shortestPause = 100 * time.Millisecond
 	// leastWatchTime is the least time that the watch gets to show that a pod is terminating.
 	leastWatchTime = time.Second
@@ -320,11 +320,11 @@ type target struct {
 	// The next request is made at next at the earliest. backoff are the pauses after failures.
 	next    time.Time
 	backoff wait.Backoff
-	// credited is what the pod is counted as in Counts: PodEvicted or PodDeleted; "" if it is not counted. A pod is counted once it is
+	// countedAs is what the pod is counted as in Counts: PodEvicted or PodDeleted; "" if it is not counted. A pod is counted once it is
 	// terminating, as a webhook may have made the request a dry run.
-	credited state.TransitionKind
-	held     string       // what holds the pod now, in words
-	reported kube.Reasons // what held the pod, as far as it was reported
+	countedAs state.TransitionKind
+	held      string       // what holds the pod now, in words
+	reported  kube.Reasons // what held the pod, as far as it was reported
 	// endBy is when a pod that is terminating should have ended.
 	endBy time.Time
 }
@@ -332,9 +332,9 @@ type target struct {
 // request is the last request for a pod. The zero value means that no request was made.
 type request struct {
 	what state.TransitionKind // PodEvicted or PodDeleted
-	// at is when the request was made, or accepted. urgent: the pod's turn before a hard deadline had come when it was made.
-	at     time.Time
-	urgent bool
+	// at is when the request was made, or accepted. escalated: limits.escalated was true when it was made.
+	at        time.Time
+	escalated bool
 	// open: the request is under way, and cancel ends it. sent: it has left the gate. accepted, refused: what the API server has answered.
 	open, sent, accepted, refused bool
 	cancel                        context.CancelFunc
@@ -384,7 +384,7 @@ func (p *Pods) handlePod(pod *corev1.Pod) {
 	case t.stage.goes() && mustGo:
 		p.follow(t)
 	case t.stage.goes():
-		p.release(t, staying)
+		p.spare(t, staying)
 	case mustGo:
 		fresh := p.synced && !known
 		p.meet(t, fresh)
@@ -458,7 +458,7 @@ func (p *Pods) follow(t *target) {
 		if t.last.open && !t.last.sent {
 			t.last.cancel()
 		}
-		p.credit(t)
+		p.countRemoval(t)
 		p.noteDeparture(t)
 		t.terminates()
 	}
@@ -478,48 +478,48 @@ func (t *target) terminates() {
 	t.stage, t.endBy = terminating, time.Now().Add(givenGrace(t.pod)+overdueAfter)
 }
 
-// credit counts a pod that leaves as evicted or deleted, and reports that, if the last request for it may have had that effect. A pod is
-// counted once: one whose eviction was followed by a deletion counts as deleted.
-func (p *Pods) credit(t *target) {
+// countRemoval counts a pod that leaves as evicted or deleted, and reports that, unless somebody else has removed it. A pod is counted once: one
+// whose eviction was followed by a deletion, which has shortened its grace, counts as deleted.
+func (p *Pods) countRemoval(t *target) {
 	t.held = ""
-	byUs := t.last.sent && !t.last.refused // otherwise somebody else has removed the pod
-	counted := t.credited == t.last.what || t.credited == state.PodDeleted
-	if !byUs || counted {
+	somebodyElse := !t.last.sent || t.last.refused
+	counted := t.countedAs == t.last.what || t.countedAs == state.PodDeleted
+	if somebodyElse || counted {
 		return
 	}
-	if t.last.what == state.PodEvicted {
+	if t.countedAs == state.PodEvicted {
+		p.counts.Evicted--
+	}
+	t.countedAs = t.last.what
+	if t.countedAs == state.PodEvicted {
 		p.counts.Evicted++
 	} else {
 		p.counts.Deleted++
-		if t.credited != "" { // It was counted as evicted, and the deletion has shortened its grace.
-			p.counts.Evicted--
-		}
 	}
-	t.credited = t.last.what
-	p.drain.Report(t.credited, t.pod, t.last.cut)
+	p.drain.Report(t.countedAs, t.pod, t.last.cut)
 }
 
 // noEffect is reported of a pod that keeps running although its eviction was accepted. A webhook may have made the eviction a dry run.
 const noEffect = "accepted, but the pod is not terminating"
 
-// handleGone handles that a pod has left the node. last is the pod as it was before that.
+// handleGone handles that a pod has left the node. last is the pod as it was before that. A pod that did not have to go is only forgotten.
 func (p *Pods) handleGone(last *corev1.Pod) {
 	t, known := p.pods[last.UID]
 	delete(p.pods, last.UID)
-	if !known || !t.stage.goes() { // The drain did not want it to go, so there is nothing to count or report.
+	if !known || !t.stage.goes() {
 		return
 	}
-	p.credit(t)
+	p.countRemoval(t)
 	t.pod = last
-	if t.stage < terminating { // Otherwise follow has recorded its departure.
+	if t.stage < terminating { // Otherwise follow has noted its departure.
 		p.noteDeparture(t)
 	}
-	p.abandon(t)
+	p.cancelRequest(t)
 	p.drain.Report(state.PodGone, last, "")
 }
 
-// abandon cancels the request that is under way for a pod that is gone, or need not go any more. The next Act plans for all pods.
-func (p *Pods) abandon(t *target) {
+// cancelRequest cancels the request, if one is under way, for a pod that is gone or need not go any more. The next Act plans for all pods.
+func (p *Pods) cancelRequest(t *target) {
 	p.all = true // Critical pods may have waited for it.
 	if t.last.open {
 		t.last.cancel()
@@ -531,19 +531,19 @@ func (p *Pods) abandon(t *target) {
 func (p *Pods) SpareLate(look int) {
 	for t := range p.going() {
 		if t.needsLook > max(look, 1) { // Pods that were there at the first list have 1.
-			p.release(t, exempt)
+			p.spare(t, exempt)
 		}
 	}
 }
 
-// release lets a pod stay that had to go: in the stage staying or exempt.
-func (p *Pods) release(t *target, to stage) {
+// spare lets a pod stay that had to go. why is its new stage: staying or exempt.
+func (p *Pods) spare(t *target, why stage) {
 	if t.stage >= terminating || t.last.accepted { // It ends all the same, though the watch may not show that yet.
-		p.credit(t)
+		p.countRemoval(t)
 	}
-	p.abandon(t)
+	p.cancelRequest(t)
 	p.counts.Total--
-	p.pods[t.pod.UID] = &target{pod: t.pod, stage: to}
+	p.pods[t.pod.UID] = &target{pod: t.pod, stage: why}
 	p.drain.Report(state.GoalChanged, nil, "") // The counts have changed.
 }
 

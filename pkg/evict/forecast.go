@@ -77,15 +77,15 @@ func (o Options) foresee(pod *corev1.Pod, from, end time.Duration) (gone, gets t
 	if pod.DeletionTimestamp != nil { // It is terminating, and has been for an unknown part of its grace.
 		return min(givenGrace(pod), max(end, 0)), grace
 	}
-	turn := max(end-grace, 0)
-	asked := min(from, turn) // when the pod is evicted or deleted
+	evictBy := max(end-grace, 0)
+	removed := min(from, evictBy) // when the pod is evicted or deleted
 	if o.waitsForDeadline(pod) {
-		asked = turn
+		removed = evictBy
 	}
-	if left := max(end-asked, time.Second); left < grace {
+	if left := max(end-removed, time.Second); left < grace {
 		grace = left.Truncate(time.Second)
 	}
-	return asked + grace, grace
+	return removed + grace, grace
 }
 
 // HeldBy asks the API server to evict a pod as a dry run. It returns the name of the disruption budget that refuses that now; "" if none does.

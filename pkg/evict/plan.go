@@ -37,9 +37,8 @@ func (p *Pods) Act(now time.Time) time.Time {
 		what, again := p.plan(t, now)
 		if what != "" {
 			p.request(t, what, now)
-		} else {
-			p.wake = loop.Soonest(p.wake, again)
 		}
+		p.wake = loop.Soonest(p.wake, again)
 	}
 	if p.all { // plan has found a pod overdue. Critical pods wait for that pod no longer, so plan for all once more.
 		return now
@@ -47,57 +46,85 @@ func (p *Pods) Act(now time.Time) time.Time {
 	return p.wake
 }
 
-// plan says what comes next for a pod that has to go. It returns state.PodEvicted or state.PodDeleted if that is to be requested now. Otherwise it
-// returns "", and when to plan again; a zero time means after the next change.
-func (p *Pods) plan(t *target, now time.Time) (state.TransitionKind, time.Time) {
-	end, turn := p.limits(t, now)
+// plan says what comes next for a pod that has to go. It returns state.PodEvicted or state.PodDeleted if that is to be requested now, otherwise "".
+// again is when to plan for the pod again at the latest; zero means after the next change.
+func (p *Pods) plan(t *target, now time.Time) (what state.TransitionKind, again time.Time) {
+	l := p.limits(t, now)
 	switch {
-	case t.last.open: // Its answer comes first.
-		turnSince := !end.IsZero() && !t.last.urgent && !now.Before(turn) // The pod's turn has come since the request.
-		if turnSince && t.last.what == state.PodEvicted {
-			t.last.cancel() // It may hang. A deletion follows.
+	case t.last.open: // The answer comes first.
+		if l.escalated(now) && !t.last.escalated && t.last.what == state.PodEvicted {
+			t.last.cancel() // The eviction may hang. handleAnswer has the pod planned for again, and a deletion follows.
 		}
-		return "", after(now, turn)
 	case t.stage >= terminating:
-		return p.planTerminating(t, end, now)
+		what, again = p.planTerminating(t, l.goneBy, now)
+	default:
+		what, again = p.planWaiting(t, l, now)
 	}
-	what, again := p.planWaiting(t, end, turn, now)
-	return what, loop.Soonest(again, after(now, turn))
+	if now.Before(l.evictBy) {
+		again = loop.Soonest(again, l.evictBy)
+	}
+	return what, again
 }
 
-// after returns the time at if that is still to come, otherwise zero.
-func after(now, at time.Time) time.Time {
-	if at.After(now) {
-		return at
-	}
-	return time.Time{}
+// limits are the times that a deadline sets for a pod.
+type limits struct {
+	// goneBy is when the pod must be gone; zero without a hard deadline.
+	goneBy time.Time
+	// evictBy is the latest time that leaves the pod its grace before the deadline, hard or soft; zero without a deadline. From then on, nothing
+	// may delay the pod's eviction.
+	evictBy time.Time
 }
 
-// planWaiting is plan for a pod that is not terminating: no request for it was accepted, or an accepted request shows no effect yet. It checks one
-// after the other what the pod's eviction may have to wait for. The pod's turn ends most of these waits. end and turn are the results of limits.
-func (p *Pods) planWaiting(t *target, end, turn, now time.Time) (state.TransitionKind, time.Time) {
-	hard, turnCome := !end.IsZero(), !turn.IsZero() && !now.Before(turn)
+// limits returns the limits of a pod. A pod that is still there after a hard deadline gets overtime.
+func (p *Pods) limits(t *target, now time.Time) limits {
+	var l limits
+	grace, terms := p.opts.grace(t.pod), p.drain.Terms()
+	switch {
+	case terms.Hard.IsZero() && terms.Soft.IsZero():
+		return limits{}
+	case terms.Hard.IsZero():
+		return limits{evictBy: terms.Soft.Add(-p.opts.Margin - grace)}
+	case now.Before(terms.Hard):
+		l.goneBy = terms.Hard.Add(-p.opts.Margin)
+	case t.metAt.After(terms.Hard): // The machine should be gone, as in the next case. This pod was found later.
+		l.goneBy = t.metAt.Add(overtime)
+	default:
+		l.goneBy = terms.Hard.Add(overtime)
+	}
+	l.evictBy = l.goneBy.Add(-grace)
+	return l
+}
+
+// pressing reports whether evictBy has come.
+func (l limits) pressing(now time.Time) bool { return !l.evictBy.IsZero() && !now.Before(l.evictBy) }
+
+// escalated reports whether evictBy has come before a hard deadline. Then a pod that cannot be evicted at once is deleted.
+func (l limits) escalated(now time.Time) bool { return !l.goneBy.IsZero() && l.pressing(now) }
+
+// planWaiting is plan for a pod that is not terminating, and for which no request is under way. It checks one after the other what the pod's eviction
+// may have to wait for. Once limits.evictBy has come, most of that no longer counts.
+func (p *Pods) planWaiting(t *target, l limits, now time.Time) (what state.TransitionKind, again time.Time) {
 	if p.opts.rank(t.pod) == lastRank && p.isPreceded(t.pod) {
 		return "", time.Time{} // This process itself runs in that pod, and the drain would end with it.
 	}
 	// A look at the Node comes first. The pod stays if somebody has uncordoned the Node, or opted it out.
 	if p.drain.Terms().Looked < t.needsLook {
-		if !hard { // There is time to wait until the API server answers.
+		if l.goneBy.IsZero() { // There is time to wait until the API server answers.
 			return "", time.Time{}
 		}
-		if by := p.lookBy(t, turnCome); now.Before(by) {
+		if by := p.lookBy(t, l.pressing(now)); now.Before(by) {
 			return "", by
 		}
 	}
 	if t.last.accepted {
-		if effect := t.effectBy(end, turnCome); now.Before(effect) {
-			return "", effect
+		if by := t.effectBy(l, now); now.Before(by) {
+			return "", by
 		}
-		t.last.accepted, t.last.refused = false, true // So that credit does not count the request.
+		t.last.accepted, t.last.refused = false, true // So that countRemoval does not count the request.
 		p.noteHeld(t, state.PodRefused, noEffect)
 	}
-	if hard && turnCome {
-		timeLeft := now.Before(end) || now.Before(p.drain.Terms().Hard)
+	if l.escalated(now) {
+		timeLeft := now.Before(l.goneBy) || now.Before(p.drain.Terms().Hard)
 		switch {
 		case t.last.what == "": // Its disruption budget is asked once, even now.
 			return state.PodEvicted, time.Time{}
@@ -110,65 +137,40 @@ func (p *Pods) planWaiting(t *target, end, turn, now time.Time) (state.Transitio
 	if now.Before(t.next) {
 		return "", t.next
 	}
-	if held, again := p.heldBack(t, turnCome, now); held {
+	if held, again := p.heldBack(t, l.pressing(now), now); held {
 		return "", again
 	}
 	return state.PodEvicted, time.Time{}
 }
 
-// effectBy returns until when an accepted request has to show an effect. After that the request is repeated. The time is overdueAfter. It is
-// shorter once the pod's turn before a hard deadline has come, as little of the pod's grace is left.
-func (t *target) effectBy(end time.Time, turnCome bool) time.Time {
-	patience := overdueAfter
+// effectBy returns until when an accepted request has to show its effect: the watch shows the pod terminating. After that the request is repeated.
+// That is overdueAfter the request, and sooner before a hard deadline, where waiting costs the pod its grace.
+func (t *target) effectBy(l limits, now time.Time) time.Time {
+	patience, timeLeft := overdueAfter, l.goneBy.Sub(t.last.at)
 	switch {
-	case !turnCome || !t.last.at.Before(end): // It is early, there is no hard deadline, or the request was made after it.
-	case t.last.urgent: // a third of the time that was left at the request
-		patience = min(patience, max(end.Sub(t.last.at)/3, leastWatchTime))
-	default: // The request was made before the pod's turn. Now the pod is to be deleted.
+	case !l.escalated(now) || timeLeft <= 0: // There is no hurry, or the request was made after the deadline.
+	case t.last.escalated: // The rest of the time is for other requests.
+		patience = min(patience, max(timeLeft/3, leastWatchTime))
+	default: // The request was an eviction without hurry. Now a deletion is due.
 		patience = leastWatchTime
 	}
 	return t.last.at.Add(patience)
 }
 
 // lookBy returns until when a pod waits before a hard deadline for a look at the Node. The look may show that the pod may stay. But an API server
-// that does not answer must not cost the pod its grace. So a pod whose turn has come waits lookGrace at most.
-func (p *Pods) lookBy(t *target, turnCome bool) time.Time {
+// that does not answer must not cost the pod its grace. So a pressing pod, whose evictBy has come, waits lookGrace at most.
+func (p *Pods) lookBy(t *target, pressing bool) time.Time {
 	by, latest := p.drain.Terms().Patience(t.metAt), t.metAt.Add(lookGrace)
-	if turnCome && latest.Before(by) {
+	if pressing && latest.Before(by) {
 		return latest
 	}
 	return by
 }
 
-// limits returns two times for a pod. end is when the pod must be gone; zero without a hard deadline. turn is the latest time that leaves the
-// pod its grace before the deadline, hard or soft; zero without a deadline. From its turn on, nothing may delay the pod. Before a hard
-// deadline, eviction gives way to deletion then.
-func (p *Pods) limits(t *target, now time.Time) (end, turn time.Time) {
-	terms := p.drain.Terms()
-	switch {
-	case terms.Hard.IsZero(): // end stays zero.
-	case now.Before(terms.Hard):
-		end = terms.Hard.Add(-p.opts.Margin)
-	case t.metAt.After(terms.Hard): // The machine should be gone, as in the next case. This pod was found later.
-		end = t.metAt.Add(overtime)
-	default:
-		end = terms.Hard.Add(overtime)
-	}
-	grace := p.opts.grace(t.pod)
-	switch {
-	case !end.IsZero():
-		turn = end.Add(-grace)
-	case !terms.Soft.IsZero():
-		turn = terms.Soft.Add(-p.opts.Margin - grace)
-	}
-	return end, turn
-}
-
-// planTerminating is plan for a pod that is terminating. The pod is left to end by itself, unless it would end after the deadline. Then a
-// deletion shortens its grace to a second. The deletion is made one second before the deadline and no sooner: the containers have had their
-// signal, and use their time. The kubelet would count any longer grace from a time of the API server's clock.
-func (p *Pods) planTerminating(t *target, end, now time.Time) (state.TransitionKind, time.Time) {
-	var again time.Time
+// planTerminating is plan for a pod that is terminating. The pod is left to end by itself, unless it would end after goneBy. Then a deletion
+// shortens its grace to a second. The deletion is made one second before goneBy and no sooner: the containers have had their signal, and use their
+// time. The kubelet would count any longer grace from a time of the API server's clock.
+func (p *Pods) planTerminating(t *target, goneBy, now time.Time) (what state.TransitionKind, again time.Time) {
 	switch {
 	case now.Before(t.endBy):
 		again = t.endBy
@@ -179,28 +181,28 @@ func (p *Pods) planTerminating(t *target, end, now time.Time) (state.TransitionK
 	}
 	grace := t.pod.DeletionGracePeriodSeconds
 	shortest := grace != nil && *grace <= 1 // A grace of a second cannot be shortened.
-	endsInTime := !t.endBy.Add(-overdueAfter).After(end)
-	if end.IsZero() || shortest || endsInTime {
+	endsInTime := !t.endBy.Add(-overdueAfter).After(goneBy)
+	if goneBy.IsZero() || shortest || endsInTime {
 		return "", again
 	}
-	due := end.Add(-time.Second)
-	if due.Before(t.next) { // The last deletion failed, or the watch does not show its effect yet.
-		due = t.next
+	shortenAt := goneBy.Add(-time.Second)
+	if shortenAt.Before(t.next) { // The last deletion failed, or the watch does not show its effect yet.
+		shortenAt = t.next
 	}
-	if now.Before(due) {
-		return "", loop.Soonest(again, due)
+	if now.Before(shortenAt) {
+		return "", loop.Soonest(again, shortenAt)
 	}
 	return state.PodDeleted, time.Time{}
 }
 
-// heldBack reports whether a pod's eviction has to wait, and when to ask again; zero means after the next change. turnCome: the pod's turn
-// before a soft deadline has come.
-func (p *Pods) heldBack(t *target, turnCome bool, now time.Time) (held bool, again time.Time) {
+// heldBack reports whether a pod's eviction has to wait, and when to ask again; zero means after the next change. pressing: the pod's evictBy has
+// come.
+func (p *Pods) heldBack(t *target, pressing bool, now time.Time) (held bool, again time.Time) {
 	from := p.drain.Terms().From
 	switch {
 	case from.IsZero(): // It is not known yet when evictions begin.
 		return true, time.Time{}
-	case turnCome: // Nothing else may delay it.
+	case pressing: // Nothing else may delay it.
 		return false, time.Time{}
 	case p.opts.waitsForDeadline(t.pod), p.isPreceded(t.pod):
 		return true, time.Time{}
@@ -225,18 +227,14 @@ func (p *Pods) isPreceded(pod *corev1.Pod) bool {
 // request has a pod evicted or deleted, as what says, and returns at once. The request is made in a goroutine once Options.Gate lets it pass. Its
 // result goes to handleAnswer, in the loop.
 func (p *Pods) request(t *target, what state.TransitionKind, now time.Time) {
-	end, turn := p.limits(t, now)
-	pod, urgent := t.pod, !end.IsZero() && !now.Before(turn)
-	if urgent && !t.last.urgent {
-		t.backoff = evictions // The short pauses of the start, whatever failed before the pod's turn.
-	}
-	if !urgent { // At its turn, plan for the pod again, even if the request hangs.
-		p.wake = loop.Soonest(p.wake, turn)
+	pod, escalated := t.pod, p.limits(t, now).escalated(now)
+	if escalated && !t.last.escalated {
+		t.backoff = evictions // The short pauses of the start, whatever failed before.
 	}
 	ctx, cancel := context.WithCancel(p.loop.Context())
-	t.last = request{what: what, at: now, urgent: urgent, open: true, cancel: cancel}
+	t.last = request{what: what, at: now, escalated: escalated, open: true, cancel: cancel}
 	precedence := kube.InTurn
-	if urgent || p.opts.Urgent != nil && p.opts.Urgent() {
+	if escalated || p.opts.Urgent != nil && p.opts.Urgent() {
 		precedence = kube.Urgent
 	}
 	run := p.loop.Worker() // The loop does not end before this request.
@@ -266,22 +264,21 @@ func (p *Pods) prepare(ctx context.Context, t *target, pod *corev1.Pod, what sta
 	p.loop.Lock()
 	defer p.loop.Unlock()
 	now := time.Now()
-	end, turn := p.limits(t, now)
-	due := turn // when a deletion may be sent
-	if pod.DeletionTimestamp != nil {
-		due = end.Add(-time.Second) // as in planTerminating
+	l := p.limits(t, now)
+	mayDelete := l.escalated(now)
+	if pod.DeletionTimestamp != nil { // The deletion shortens the grace, as planTerminating says.
+		mayDelete = !l.goneBy.IsZero() && !now.Before(l.goneBy.Add(-time.Second))
 	}
-	tooSoon := end.IsZero() || now.Before(due) // The deadline has gone or moved.
-	if ctx.Err() != nil || what == state.PodDeleted && tooSoon {
+	if ctx.Err() != nil || what == state.PodDeleted && !mayDelete {
 		return nil, 0
 	}
 	t.last.sent = true
-	timeout = kube.Write                                     // If that is too long for an eviction, plan cancels it at the pod's turn.
-	left := max(end.Sub(now), p.drain.Terms().Hard.Sub(now)) // A slow API server may use up the margin.
-	if turnCome := !end.IsZero() && !now.Before(turn); turnCome && left > 0 {
+	timeout = kube.Write                                          // If that is too long for an eviction, plan cancels it when it escalates.
+	left := max(l.goneBy.Sub(now), p.drain.Terms().Hard.Sub(now)) // A slow API server may use up the margin.
+	if l.escalated(now) && left > 0 {
 		timeout = max(min(kube.WriteLimit(left), left/2), time.Second/2) // The other half is for another request.
 	}
-	options = p.opts.deleteOptions(pod, end, now)
+	options = p.opts.deleteOptions(pod, l.goneBy, now)
 	if grace := p.opts.grace(pod); options.GracePeriodSeconds != nil && seconds(*options.GracePeriodSeconds) < grace {
 		t.last.cut = fmt.Sprintf("the deadline leaves %d s of its grace period of %.0f s", *options.GracePeriodSeconds, grace.Seconds())
 	}
@@ -289,14 +286,14 @@ func (p *Pods) prepare(ctx context.Context, t *target, pod *corev1.Pod, what sta
 }
 
 // deleteOptions returns the options with which a pod is evicted or deleted. They name the pod's UID, so that another pod of the same name is not
-// touched. They have a grace period only if it is not the pod's own: a setting replaces it, or the time until end is shorter. A request for a
+// touched. They have a grace period only if it is not the pod's own: a setting replaces it, or the time until goneBy is shorter. A request for a
 // terminating pod always has a grace period, since the API server does nothing without it.
-func (o Options) deleteOptions(pod *corev1.Pod, end, now time.Time) *metav1.DeleteOptions {
-	// Requests are made some milliseconds after the pod's turn; that must not cost the pod a second of its grace.
+func (o Options) deleteOptions(pod *corev1.Pod, goneBy, now time.Time) *metav1.DeleteOptions {
+	// Requests are made some milliseconds after limits.evictBy; that must not cost the pod a second of its grace.
 	const tolerance = 200 * time.Millisecond
 	options := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))}
 	grace, named := o.grace(pod), o.GracePeriod != nil || pod.DeletionTimestamp != nil
-	if left := end.Sub(now) + tolerance; !end.IsZero() && left < grace {
+	if left := goneBy.Sub(now) + tolerance; !goneBy.IsZero() && left < grace {
 		grace, named = left, true
 	}
 	if named {
@@ -325,7 +322,7 @@ func (p *Pods) handleAnswer(t *target, asked *corev1.Pod, err error, canceled bo
 			t.last.accepted, t.next = true, time.Time{}
 		} else if shortens {
 			t.next = now.Add(forever) // Nothing is left to request.
-			p.credit(t)
+			p.countRemoval(t)
 		}
 	case canceled: // Nothing has refused it.
 	case t.stage >= terminating && !shortens: // The pod terminates all the same.
@@ -355,8 +352,8 @@ func (p *Pods) handleRefusal(t *target, err error, now time.Time) {
 	if !near { // A pod may be held for days.
 		pause = max(pause, p.shareOfPause())
 	}
-	if end, _ := p.limits(t, now); t.last.urgent && near && !end.IsZero() { // Repeat the request while some of the pod's grace is left.
-		pause = min(pause, max(end.Sub(now)/3, shortestPause))
+	if goneBy := p.limits(t, now).goneBy; t.last.escalated && near && !goneBy.IsZero() { // Repeat it while some of the pod's grace is left.
+		pause = min(pause, max(goneBy.Sub(now)/3, shortestPause))
 	}
 	t.next = now.Add(pause)
 }

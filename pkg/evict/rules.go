@@ -76,7 +76,7 @@ func (o Options) staysByAnnotation(pod *corev1.Pod, terms Terms) bool {
 	return o.when(pod) == Never || o.waitsForDeadline(pod) && !hasDeadline
 }
 
-// waitsForDeadline reports whether an annotation lets the pod run until its turn before the deadline. A pod that has finished does not run.
+// waitsForDeadline reports whether an annotation lets the pod run until limits.evictBy. A pod that has finished does not run.
 func (o Options) waitsForDeadline(pod *corev1.Pod) bool {
 	return o.when(pod) == AtDeadline && !finished(pod)
 }
@@ -106,7 +106,7 @@ func (o Options) rank(pod *corev1.Pod) int {
 }
 
 // grace returns the grace period that the pod should get: Options.GracePeriod, or else the pod's own. It is a second at least, so that a pod
-// without a grace also has its turn before the deadline.
+// without a grace is also evicted before the deadline.
 func (o Options) grace(pod *corev1.Pod) time.Duration {
 	grace := corev1.DefaultTerminationGracePeriodSeconds * time.Second
 	switch {
