@@ -334,7 +334,7 @@ func (t *timeline) begin(ends time.Time) {
 
 // troubles are the IDs of the messages that the timeline marks with "!".
 var troubles = map[any]bool{
-	systemd.PodHeld: true, systemd.PodDeleted: true, systemd.DrainIncomplete: true, systemd.DrainLeft: true,
+	systemd.PodHeld: true, systemd.PodDeleted: true, systemd.DrainIncomplete: true, systemd.DrainLeft: true, systemd.CordonFailed: true,
 	systemd.SourceTrouble: true, systemd.IdentityWaiting: true, systemd.StateTrouble: true,
 }
 

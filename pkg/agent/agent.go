@@ -123,14 +123,14 @@ type Agent struct {
 	tasks          sync.WaitGroup
 	began, stopped time.Time // when Run began, and when it stopped, by the loop's clock; zero before that
 
-	known   map[event.Kind][]event.Event // the last snapshot of each kind
-	looked  map[event.Kind]time.Time     // when the last snapshot of each kind came
-	trouble map[event.Kind]trouble       // the outage of each kind that has one
-	stalled bool                         // a source has stalled, and this was logged
-	ahead   time.Duration                // by how much the loop's clock is ahead of EC2's, by which documents are dated
+	known    map[event.Kind][]event.Event // the last snapshot of each kind
+	lastGood map[event.Kind]time.Time     // when that came
+	outages  map[event.Kind]outage        // of the kinds that have one
+	stalled  bool                         // a source has stalled, and this was logged
+	ahead    time.Duration                // by how much the loop's clock is ahead of EC2's, by which documents are dated
 
-	node    string // the node's name; empty until it is known
-	waiting error  // why there is no credential; nil if there is one
+	node         string // the node's name; empty until it is known
+	noCredential error  // why there is no credential; nil if there is one
 
 	work        *work        // the work in progress; nil if nothing is being done
 	generation  int          // the last drain.Goal.Generation
@@ -156,7 +156,7 @@ func New(cfg Config) *Agent {
 	}
 	return &Agent{
 		cfg: cfg, wake: make(chan struct{}, 1), node: cfg.NodeName, known: known,
-		looked: map[event.Kind]time.Time{}, trouble: map[event.Kind]trouble{},
+		lastGood: map[event.Kind]time.Time{}, outages: map[event.Kind]outage{},
 	}
 }
 
@@ -173,10 +173,10 @@ func (a *Agent) Run(ctx context.Context) {
 	a.tasks.Go(func() {
 		a.cfg.Identity.KeepWarm(ctx, func(node string, err error) { a.post(func() { a.handleIdentity(node, err) }) })
 	})
-	if !a.cfg.Remote {
+	if !a.cfg.Remote { // Otherwise the caller has put what the claim says into the Record.
 		a.tasks.Go(func() { a.readClaim(ctx) })
 	}
-	if a.cfg.Service != nil {
+	if a.cfg.Service != nil { // Otherwise this is one of several agents.
 		dry := ""
 		if a.cfg.DryRun {
 			dry = ", as a dry run: nothing will be cordoned or evicted"
@@ -309,9 +309,9 @@ func (a *Agent) reportOutcomes(sit policy.Situation) {
 // situation returns what the policy decides by: the record, and what is known of the sources and the node.
 func (a *Agent) situation() policy.Situation {
 	failing := map[event.Kind]time.Time{}
-	for kind := range a.trouble {
-		if a.failing(kind) {
-			failing[kind] = a.looked[kind]
+	for kind := range a.outages {
+		if a.lastLookFailed(kind) {
+			failing[kind] = a.lastGood[kind]
 		}
 	}
 	sit := policy.Situation{

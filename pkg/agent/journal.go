@@ -50,8 +50,9 @@ var messages = map[state.TransitionKind][]message{
 	state.Done:       {warn(systemd.Drained, "{drained}").when(actionIs(policy.Drain))},
 	state.RanOut:     {failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}")},
 	state.Failed: {
-		failure(systemd.DrainIncomplete, "the node could not be cordoned for the drain; retrying").when(actionIs(policy.Drain)),
-		failure(systemd.DrainIncomplete, "the node could not be cordoned; retrying").when(actionIs(policy.Cordon)),
+		failure(systemd.CordonFailed, "the node could not be cordoned for the drain; retrying").when(actionIs(policy.Drain)),
+		failure(systemd.CordonFailed, "the node could not be cordoned; retrying").when(actionIs(policy.Cordon)),
+		failure(systemd.CordonFailed, "the node could not be uncordoned; retrying").when(actionIs(policy.Uncordon)),
 	},
 	state.LeftAlone: {
 		warn(systemd.DrainLeft, "the node is left alone because of its annotation "+drain.ActionAnnotation+": its pods are not evicted for {kind}"),
@@ -68,7 +69,7 @@ var messages = map[state.TransitionKind][]message{
 	},
 	state.NodeMissing:      {info(systemd.DrainStarted, "there is no Node object: {detail}; it is cordoned once it is registered")},
 	state.NodeExcluded:     {info(systemd.Cordoned, "excluded the node from external load balancers")},
-	state.NodeUnclosable:   {warn(systemd.PodHeld, "{detail}")},
+	state.NodeUnclosable:   {warn(systemd.CordonFailed, "{detail}")},
 	state.EvictionsDelayed: {info(systemd.DrainStarted, "evictions begin in {detail}: load balancers get time to follow the cordon")},
 	state.ScriptsFailed:    {warn(systemd.DrainStarted, "evicting without waiting for units that run before a drain: {detail}")},
 	state.TargetsLeft:      {info(systemd.DrainStarted, "waiting for load balancers: {detail}")},

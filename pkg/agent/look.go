@@ -22,7 +22,7 @@ type sink struct{ *Agent }
 // Snapshot implements event.Sink: the events replace those of the last snapshot.
 func (a sink) Snapshot(s event.Snapshot) {
 	d := delivery{s, a.now(), time.Now()}
-	a.post(func() { a.looked[s.Kind], a.known[s.Kind] = d.at, a.credibleEvents(d) })
+	a.post(func() { a.lastGood[s.Kind], a.known[s.Kind] = d.at, a.credibleEvents(d) })
 }
 
 // Trouble implements event.Sink: a look for a kind has failed.
@@ -97,30 +97,30 @@ func (a *Agent) fromMonotonic(ev event.Event, d delivery) time.Time {
 	return deadline
 }
 
-// trouble is an outage of a source: since when looks for a kind fail, and when and why the last look failed.
-type trouble struct {
-	since, last time.Time
-	err         string
+// outage is a time in which looks for a kind fail, perhaps not all of them.
+type outage struct {
+	since, last time.Time // when its first look and its last look failed
+	err         string    // why a look failed
 }
 
-// handleFailedLook notes since when and why looks for a kind fail. The first failure of an outage is logged.
+// handleFailedLook notes that a look for a kind failed at a time, and why. The first failure of an outage is logged.
 func (a *Agent) handleFailedLook(kind event.Kind, err error, at time.Time) {
-	t, lasts := a.trouble[kind]
-	if !lasts {
-		t.since = at
+	o, inOutage := a.outages[kind]
+	if !inOutage {
+		o.since = at
 		a.aboutKind(systemd.SourceTrouble, kind).Warnf("cannot read %s: %s; keeping last known state", kind, err)
 	}
-	if !kube.EqualIgnoringDigits(err.Error(), t.err) { // The status shows t.err, and must not change with each port and time.
-		t.err = err.Error()
+	if !kube.EqualIgnoringDigits(err.Error(), o.err) { // The status shows o.err, and must not change with each port and time.
+		o.err = err.Error()
 	}
-	t.last = at
-	a.trouble[kind] = t
+	o.last = at
+	a.outages[kind] = o
 }
 
-// failing reports whether the last look for a kind failed: no snapshot has come since.
-func (a *Agent) failing(kind event.Kind) bool {
-	t, lasts := a.trouble[kind]
-	return lasts && !a.looked[kind].After(t.last)
+// lastLookFailed reports whether the last look for a kind failed: no snapshot has come since.
+func (a *Agent) lastLookFailed(kind event.Kind) bool {
+	o, inOutage := a.outages[kind]
+	return inOutage && !a.lastGood[kind].After(o.last)
 }
 
 // recoveredAfter is how long after the last failed look an outage is over, if looks succeed again. A source that fails every few seconds has one
@@ -129,10 +129,10 @@ const recoveredAfter = 10 * time.Second
 
 // endOutages ends and logs the outages that are over.
 func (a *Agent) endOutages() {
-	for kind, t := range a.trouble {
-		if !a.failing(kind) && a.now().Sub(t.last) >= recoveredAfter {
-			delete(a.trouble, kind)
-			a.aboutKind(systemd.SourceRecovered, kind).Infof("%s is readable again after %s", kind, a.looked[kind].Sub(t.since).Round(time.Second))
+	for kind, o := range a.outages {
+		if !a.lastLookFailed(kind) && a.now().Sub(o.last) >= recoveredAfter {
+			delete(a.outages, kind)
+			a.aboutKind(systemd.SourceRecovered, kind).Infof("%s is readable again after %s", kind, a.lastGood[kind].Sub(o.since).Round(time.Second))
 		}
 	}
 }
@@ -144,8 +144,8 @@ func (a *Agent) aboutKind(id string, kind event.Kind) *logrus.Entry {
 
 // handleIdentity handles what the Identity reports: the node's name, or why there is no credential. It logs only what is new.
 func (a *Agent) handleIdentity(node string, err error) {
-	before := a.waiting
-	a.waiting = err
+	before := a.noCredential
+	a.noCredential = err
 	if err != nil {
 		if before == nil || !kube.EqualIgnoringDigits(before.Error(), err.Error()) {
 			a.logger(systemd.IdentityWaiting, state.Entry{}).Warnf("waiting for the kubelet's credential: %s", err)

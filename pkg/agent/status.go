@@ -23,8 +23,8 @@ type StatusWriter interface {
 // sentence says in one line what nth is doing, for "systemctl status": the work in progress or what is announced, and what nth waits for.
 func (a *Agent) sentence() string {
 	said := a.doing()
-	if a.waiting != nil {
-		said += "; waiting for the kubelet's credential: " + a.waiting.Error()
+	if a.noCredential != nil {
+		said += "; waiting for the kubelet's credential: " + a.noCredential.Error()
 	} else if a.node == "" {
 		said += "; waiting for the kubelet's credential"
 	}
@@ -138,8 +138,8 @@ func (a *Agent) show() {
 		DryRun: a.cfg.DryRun, Node: a.node, Sentence: sentence,
 		Step: a.stepStatus(), Events: []state.EventStatus{}, Documents: a.documents(), Off: []state.OffStatus{},
 	}
-	if a.waiting != nil {
-		status.Identity.Trouble = a.waiting.Error()
+	if a.noCredential != nil {
+		status.Identity.Trouble = a.noCredential.Error()
 	}
 	for _, e := range a.cfg.Record.Entries() {
 		if e.Phase != state.Closed {
@@ -166,19 +166,17 @@ func (a *Agent) stepStatus() *state.StepStatus {
 	}
 }
 
-// documents returns for each kind of event whether its source can be read. It leaves out kinds that the machine itself announces, and kinds without a
-// look yet.
+// documents says for each kind of event that the metadata service announces whether its documents can be read.
 func (a *Agent) documents() []state.DocumentStatus {
 	all := []state.DocumentStatus{}
-	for _, kind := range event.Kinds() {
-		lastGood, looked := a.looked[kind]
-		outage, failed := a.trouble[kind]
-		if kind.Local() || !looked && !failed {
+	for _, kind := range event.PolledKinds() {
+		lastGood, hasAnswered := a.lastGood[kind]
+		if !hasAnswered && !a.lastLookFailed(kind) { // No look has ended yet.
 			continue
 		}
 		document := state.DocumentStatus{Kind: kind, LastGood: lastGood}
-		if a.failing(kind) {
-			document.Trouble, document.Since = outage.err, outage.since
+		if a.lastLookFailed(kind) {
+			document.Trouble, document.Since = a.outages[kind].err, a.outages[kind].since
 		}
 		all = append(all, document)
 	}

@@ -196,26 +196,23 @@ func (a *Agent) stopWork() {
 // handleUncordon handles the end of an uncordon.
 func (a *Agent) handleUncordon(result drain.UncordonResult, err error) {
 	w := a.work
-	if err != nil && w.stopping { // The error is that the work was stopped.
-		return
-	}
 	end := state.Transition{
 		Action: string(policy.Uncordon), Reason: w.goal.Reason, Entry: a.entry(w.goal.Event.ID),
 		Detail: result.LeftTo(), Outcome: string(result), Err: err, Took: time.Since(w.began),
 	}
-	a.logUncordon(end)
-	if err != nil {
+	switch {
+	case err != nil && w.stopping: // The error is that the work was stopped.
+	case err != nil:
 		a.recordUncordonFailed(end)
-	} else {
+	default:
+		a.logUncordoned(end)
 		a.recordUncordoned(end, result == drain.UncordonOpened)
 	}
 }
 
-// logUncordon logs how an uncordon has ended.
-func (a *Agent) logUncordon(end state.Transition) {
+// logUncordoned logs what a successful uncordon has found and done.
+func (a *Agent) logUncordoned(end state.Transition) {
 	switch {
-	case end.Err != nil:
-		a.logger(systemd.DrainIncomplete, end.Entry).WithError(end.Err).Error("the node could not be uncordoned; retrying")
 	case end.Detail != "": // It names the program that still needs the cordon.
 		a.logger(systemd.CordonLeft, end.Entry).Infof("%s: the cordon is left to %s, who still needs it", end.Reason, end.Detail)
 	case end.Outcome == string(drain.UncordonLifted):
@@ -228,7 +225,7 @@ func (a *Agent) logUncordon(end state.Transition) {
 }
 
 // recordUncordoned records, after an uncordon, that nth has nothing left on the node for any event. It emits the end of the uncordon for each event
-// that waited for it. overruled: an operator had uncordoned the node.
+// that waited for it. overruled: an operator had uncordoned the node before, which policy.Settings.Undone needs.
 func (a *Agent) recordUncordoned(end state.Transition, overruled bool) {
 	sit := a.situation()
 	changed := a.cfg.Policy.Undone(sit, overruled)

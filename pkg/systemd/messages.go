@@ -21,6 +21,8 @@ const (
 	CordonForeign = "984c5e4cca2a498daeb1a4d5a0ce1a07"
 	// CordonLifted: somebody has uncordoned the node during an event, and nth leaves it open.
 	CordonLifted = "5d0f2c9b7e3a4b6f8c41d95e07a2b3f6"
+	// CordonFailed: the node cannot be cordoned or uncordoned; nth tries again.
+	CordonFailed = "e1d7e89501e445129ba403437d011e41"
 	// CordonLeft: nth no longer needs its cordon, but somebody else does.
 	CordonLeft = "7eb93c27586846ae8e817f0acaaf598c"
 	// DrainStarted: nth has begun to evict the pods.
