@@ -20,7 +20,7 @@ func TestGuard_ShutdownOfAMachineThatIsNoNodeProceeds(t *testing.T) {
 	s := newLocalNode(nothing, config.Default(), nil, nil)
 	var mu sync.Mutex
 	drained := map[int]bool{}
-	spot := drain.Goal{Generation: 1, Claim: drain.Claim{Event: "s", Kind: string(event.SpotInterruption)}, Close: true, Evict: true}
+	spot := drain.Goal{Generation: 1, Claim: drain.Claim{Event: "s", Kind: string(event.SpotInterruption)}, Cordon: true, Evict: true}
 	report := func(p drain.Progress) {
 		mu.Lock()
 		defer mu.Unlock()

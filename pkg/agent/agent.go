@@ -2,7 +2,7 @@
 //
 // Sources deliver what is announced. One goroutine, the loop, brings the record up to date and asks the policy for the one goal for the node. Then it
 // starts, adjusts or stops the work in progress, so that this pursues the goal. Work is either a guard or an uncordon:
-//   - A guard (drain.Node.Guard) cordons and drains the node, and runs as long as the node is to be closed.
+//   - A guard (drain.Node.Guard) cordons and drains the node, and runs as long as the node is to be cordoned.
 //   - An uncordon takes back what nth has set on the node.
 //
 // Work is recorded before it begins, and its result afterwards, so that after a crash, an upgrade or a reboot the goal is the same. The outcome of
@@ -324,8 +324,8 @@ func (a *Agent) situation() policy.Situation {
 	// The report is about the events of the guard's goal, not about one that joins.
 	sit.NodeFor = w.goal.Events
 	sit.Node = policy.Node{
-		Closed: w.state.Closed, Drained: w.state.Drained && w.guardGoal.Evict,
-		Looked: w.state.Looked, NoCordon: w.state.Left, NoDrain: w.state.Limited,
+		Cordoned: w.state.Cordoned, Drained: w.state.Drained && w.guardGoal.Evict,
+		Looked: w.state.Looked, MayNotCordon: w.state.MayNotCordon, MayNotEvict: w.state.MayNotEvict,
 		CordonStamp: w.state.CordonStamp,
 	}
 	return sit

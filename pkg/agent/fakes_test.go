@@ -203,12 +203,12 @@ func (g *guard) becomes(change func(*drain.State), p drain.Progress) {
 }
 
 // close cordons the node.
-func (g *guard) close() { g.closeAs(state.NodeClosed, drain.CordonSet) }
+func (g *guard) close() { g.closeAs(state.NodeCordoned, drain.CordonSet) }
 
 // closeAs finds, or makes, the node unschedulable.
 func (g *guard) closeAs(what state.TransitionKind, how drain.CordonResult) {
 	g.did(drain.Result{Cordon: how})
-	g.becomes(func(s *drain.State) { *s = drain.State{Closed: true, Ours: how != drain.CordonForeign, UID: "node"} },
+	g.becomes(func(s *drain.State) { *s = drain.State{Cordoned: true, Ours: how != drain.CordonForeign, UID: "node"} },
 		drain.Progress{Kind: what, Detail: string(how)})
 }
 
@@ -219,12 +219,12 @@ func (g *guard) drain() {
 
 // open reports that an operator has uncordoned the node.
 func (g *guard) open() {
-	g.becomes(func(s *drain.State) { s.Closed, s.Open = false, true }, drain.Progress{Kind: state.NodeReopened, Claim: g.wants().Claim})
+	g.becomes(func(s *drain.State) { s.Cordoned, s.Uncordoned = false, true }, drain.Progress{Kind: state.NodeUncordoned, Claim: g.wants().Claim})
 }
 
 // limit reports what a look at the Node has shown of its annotation.
 func (g *guard) limit(limited bool) {
-	g.becomes(func(s *drain.State) { s.Looked, s.Limited, s.Drained = true, limited, s.Drained && !limited }, drain.Progress{Kind: state.GoalChanged})
+	g.becomes(func(s *drain.State) { s.Looked, s.MayNotEvict, s.Drained = true, limited, s.Drained && !limited }, drain.Progress{Kind: state.GoalChanged})
 }
 
 // did sets the result so far.
@@ -283,7 +283,7 @@ func after(d time.Duration) script {
 // resumed guards a node that an earlier process has closed, and that is drained after a while.
 func resumed(d time.Duration) script {
 	return func(ctx context.Context, g *guard) {
-		g.closeAs(state.NodeClosed, drain.CordonOurs)
+		g.closeAs(state.NodeCordoned, drain.CordonKept)
 		if rest(ctx, d) {
 			emptied(ctx, g)
 		}
@@ -293,7 +293,7 @@ func resumed(d time.Duration) script {
 // forbidden guards a node whose cordon is refused for good.
 func forbidden(ctx context.Context, g *guard) {
 	for pause := 2 * time.Second; ; pause = min(2*pause, time.Minute) {
-		g.becomes(func(s *drain.State) { s.Trouble = "forbidden" }, drain.Progress{Kind: state.NodeUnclosable, Detail: "forbidden"})
+		g.becomes(func(s *drain.State) { s.Trouble = "forbidden" }, drain.Progress{Kind: state.NodeCordonFailed, Detail: "forbidden"})
 		if !rest(ctx, pause) {
 			return
 		}
@@ -323,8 +323,8 @@ func limitedFor(d time.Duration) script {
 // leftOpenFor guards a node that is not cordoned for so long, as its annotation asks.
 func leftOpenFor(d time.Duration) script {
 	return func(ctx context.Context, g *guard) {
-		g.did(drain.Result{Cordon: drain.CordonLeft, Limited: true})
-		g.becomes(func(s *drain.State) { s.UID, s.Left, s.Looked, s.Limited = "node", true, true, true }, drain.Progress{Kind: state.NodeOptedOut})
+		g.did(drain.Result{Cordon: drain.CordonOptedOut, MayNotEvict: true})
+		g.becomes(func(s *drain.State) { s.UID, s.MayNotCordon, s.Looked, s.MayNotEvict = "node", true, true, true }, drain.Progress{Kind: state.NodeOptedOut})
 		if rest(ctx, d) {
 			g.close()
 		}

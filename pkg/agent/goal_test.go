@@ -98,7 +98,7 @@ func TestGoal_ADrainedNodeIsDrainedForANewEventWhenTheGuardSaysSo(t *testing.T) 
 			case <-ctx.Done():
 			}
 			if late {
-				g.report(drain.Progress{Kind: state.NodeEmpty, Generation: old.Generation, State: drain.State{Closed: true, Ours: true, UID: "node", Drained: true}})
+				g.report(drain.Progress{Kind: state.NodeEmpty, Generation: old.Generation, State: drain.State{Cordoned: true, Ours: true, UID: "node", Drained: true}})
 			}
 			<-ctx.Done()
 		})

@@ -58,9 +58,9 @@ var messages = map[state.TransitionKind][]message{
 		warn(systemd.DrainLeft, "the node is left alone because of its annotation "+drain.ActionAnnotation+": its pods are not evicted for {kind}"),
 	},
 
-	state.NodeClosed:      {warn(systemd.Cordoned, "{would}cordoned the node in {took}")},
-	state.NodeFoundClosed: {info(systemd.CordonForeign, "the node was already cordoned by someone else; nth will not uncordon it")},
-	state.NodeReopened: {
+	state.NodeCordoned: {warn(systemd.Cordoned, "{would}cordoned the node in {took}").when(isOfNode)},
+	state.CordonFound:  {info(systemd.CordonForeign, "the node was already cordoned by someone else; nth will not uncordon it").when(isOfNode)},
+	state.NodeUncordoned: {
 		info(systemd.CordonLifted, "someone uncordoned the node during this event; pods from before are still evicted, later ones stay").when(actionIs(policy.Drain)),
 		info(systemd.CordonLifted, "someone uncordoned the node during this event; nth leaves it open"),
 	},
@@ -69,7 +69,7 @@ var messages = map[state.TransitionKind][]message{
 	},
 	state.NodeMissing:      {info(systemd.DrainStarted, "there is no Node object: {detail}; it is cordoned once it is registered")},
 	state.NodeExcluded:     {info(systemd.Cordoned, "excluded the node from external load balancers")},
-	state.NodeUnclosable:   {warn(systemd.CordonFailed, "{detail}")},
+	state.NodeCordonFailed: {warn(systemd.CordonFailed, "{detail}")},
 	state.EvictionsDelayed: {info(systemd.DrainStarted, "evictions begin in {detail}: load balancers get time to follow the cordon")},
 	state.ScriptsFailed:    {warn(systemd.DrainStarted, "evicting without waiting for units that run before a drain: {detail}")},
 	state.TargetsLeft:      {info(systemd.DrainStarted, "waiting for load balancers: {detail}")},
@@ -103,6 +103,9 @@ var messages = map[state.TransitionKind][]message{
 func isDraining(t state.Transition) bool {
 	return actionIs(policy.Drain)(t) && t.Entry.Phase == state.Draining
 }
+
+// isOfNode reports whether a transition is reported for the node. One that is reported for an event belongs to a step.
+func isOfNode(t state.Transition) bool  { return t.Action == "" }
 func hasDetail(t state.Transition) bool { return t.Detail != "" }
 func isRefused(t state.Transition) bool { return t.Outcome == state.Refused }
 

@@ -71,7 +71,7 @@ func TestReopened_NotForAnEventThatTheGuardDidNotHave(t *testing.T) {
 			old := g.wants()
 			<-g.adjusted
 			g.report(drain.Progress{
-				Kind: state.NodeReopened, Generation: g.wants().Generation, Claim: old.Claim, State: drain.State{Open: true, Drained: true},
+				Kind: state.NodeUncordoned, Generation: g.wants().Generation, Claim: old.Claim, State: drain.State{Uncordoned: true, Drained: true},
 			})
 		})
 		stop := r.stopping("a", time.Hour)

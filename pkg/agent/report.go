@@ -98,7 +98,7 @@ func (a *Agent) emitNews(before state.Entry, recorded bool, e state.Entry) {
 		return
 	}
 	switch {
-	case e.Phase == state.Seen: // The event begins again later. Another event keeps the node closed.
+	case e.Phase == state.Seen: // The event begins again later. Another event keeps the node cordoned.
 		a.emit(state.Transition{Kind: state.PutOff, Entry: e})
 	case e.Phase == state.Cordoned && !released:
 		a.emitStep(before, e, state.Transition{Kind: state.Done})
@@ -136,18 +136,18 @@ func (a *Agent) handleProgress(p drain.Progress) {
 	if w == nil || !w.guards() { // This is a late report of a guard that has ended, or was stopped.
 		return
 	}
-	if p.Kind == state.NodeReopened {
-		a.decide() // This records what earlier reports said, so that recordReopened finds the events that the node was closed for.
+	if p.Kind == state.NodeUncordoned {
+		a.decide() // This records what earlier reports said, so that recordNodeUncordoned finds the events that the node was cordoned for.
 	}
 	a.total, a.left = p.Total, p.Left
-	// An operator has uncordoned the node. The next decision closes it again for the events that were not released. These events also want the pods
+	// An operator has uncordoned the node. The next decision cordons it again for the events that were not released. These events also want the pods
 	// evicted that came meanwhile, so the node does not count as drained yet.
-	if p.State.Open && w.guardGoal.Close {
+	if p.State.Uncordoned && w.guardGoal.Cordon {
 		p.State.Drained = false
 	}
 	w.state, w.reported = p.State, p.Generation
 	switch p.Kind { // Reports of other kinds need no more.
-	case state.NodeClosed, state.NodeFoundClosed:
+	case state.NodeCordoned, state.CordonFound:
 		a.decide() // This emits the cordon for each event, before anything about pods.
 	case state.TargetsLeft:
 		w.targets = p.Detail
@@ -170,7 +170,7 @@ func (a *Agent) emitProgress(p drain.Progress) {
 	switch p.Kind {
 	case state.NodeEmpty, state.GoalChanged: // These are only about p.State, which handleProgress has kept.
 		return
-	case state.NodeUnclosable:
+	case state.NodeCordonFailed:
 		a.recordCordonFailed(t)
 		return
 	case state.PodEvicted, state.PodDeleted, state.PodHeld, state.PodGone:
@@ -182,12 +182,12 @@ func (a *Agent) emitProgress(p drain.Progress) {
 			a.emitStep(first, first, t)
 			return
 		}
-	case state.NodeClosed:
-		if p.Detail == string(drain.CordonOurs) { // An earlier guard or process has set this cordon, and it was logged then.
+	case state.NodeCordoned:
+		if p.Detail == string(drain.CordonKept) { // An earlier guard or process has set this cordon, and it was logged then.
 			return
 		}
-	case state.NodeReopened:
-		if recorded := a.recordReopened(p); !recorded { // It was logged when it was recorded.
+	case state.NodeUncordoned:
+		if recorded := a.recordNodeUncordoned(p); !recorded { // It was logged when it was recorded.
 			return
 		}
 		if slices.ContainsFunc(a.unfinished(), func(e state.Entry) bool { return e.Phase == state.Draining }) {
@@ -228,9 +228,9 @@ func (a *Agent) clearCordonFailed() {
 	}
 }
 
-// recordReopened records that an operator has uncordoned the node, for all events that the node was closed for. For events that come later, the
+// recordNodeUncordoned records that an operator has uncordoned the node, for all events that the node was cordoned for. For events that come later, the
 // node is cordoned again. recorded is false if the record already says that the node was uncordoned.
-func (a *Agent) recordReopened(p drain.Progress) (recorded bool) {
+func (a *Agent) recordNodeUncordoned(p drain.Progress) (recorded bool) {
 	changed := policy.Release(a.situation(), p.Claim.Names, p.Claim.Since)
 	if len(changed) > 0 {
 		a.put(changed...)

@@ -61,7 +61,7 @@ func (a *Agent) doing() string {
 	return said
 }
 
-// busy reports whether something is being done to the node: an uncordon, or a guard that does more than keep the node closed.
+// busy reports whether something is being done to the node: an uncordon, or a guard that does more than keep the node cordoned.
 func (a *Agent) busy() bool {
 	if a.work == nil {
 		return false

@@ -36,14 +36,14 @@ func (w *work) guards() bool { return w.task != nil && !w.stopping }
 // pursueGoal makes the work in progress fit the goal: it starts, adjusts or stops work. A guard has to end before an uncordon begins, and an
 // uncordon before a guard: the loop calls pursueGoal again after that end.
 func (a *Agent) pursueGoal(ctx context.Context, goal policy.Goal) {
-	closing := goal.Action == policy.Drain || goal.Action == policy.Cordon
+	cordoning := goal.Action == policy.Drain || goal.Action == policy.Cordon
 	switch w := a.work; {
-	case w == nil && closing:
+	case w == nil && cordoning:
 		a.startGuard(ctx, goal)
 	case w == nil && goal.Action == policy.Uncordon:
 		a.startUncordon(ctx, goal)
 	case w == nil || w.stopping: // Nothing is to be done, or the old work has to end first.
-	case closing && w.task != nil:
+	case cordoning && w.task != nil:
 		a.adjust(goal)
 	case goal.Action == policy.Uncordon && w.task == nil: // This uncordon is under way.
 	default:
@@ -107,13 +107,13 @@ func (a *Agent) start(parent context.Context, w work, do func(context.Context) (
 
 // guardGoal converts a goal of the policy to one for the guard, whose deadlines are on the monotonic clock.
 func (a *Agent) guardGoal(goal policy.Goal) drain.Goal {
-	nodeSeen, limited, shutdown := a.cfg.Remote, false, false
+	nodeSeen, mayNotEvict, shutdown := a.cfg.Remote, false, false
 	for _, e := range a.cfg.Record.Entries() {
 		if e.BootID == a.cfg.BootID && !e.CordonedAt.IsZero() {
 			nodeSeen = true // A Node that was cordoned in this boot existed in this boot.
 		}
 		if slices.Contains(goal.Events, e.Event.ID) {
-			limited = limited || e.LeftAlone
+			mayNotEvict = mayNotEvict || e.LeftAlone
 			shutdown = shutdown || e.Event.Kind == event.Shutdown
 		}
 	}
@@ -122,7 +122,7 @@ func (a *Agent) guardGoal(goal policy.Goal) drain.Goal {
 		Claim: drain.Claim{
 			Event: goal.Event.ID, Kind: string(goal.Event.Kind), Events: goal.Events, BootID: a.cfg.BootID, Since: a.now().UTC(),
 		},
-		Close: goal.Close, Evict: goal.Action == policy.Drain, Before: goal.Before, Shutdown: shutdown, NodeSeen: nodeSeen, Limited: limited,
+		Cordon: goal.Cordon, Evict: goal.Action == policy.Drain, Before: goal.Before, Shutdown: shutdown, NodeSeen: nodeSeen, MayNotEvict: mayNotEvict,
 		Hard: a.monotonic(goal.Hard), Soft: a.monotonic(goal.Soft), TimeEnds: a.monotonic(goal.TimeEnds),
 	}
 }
@@ -144,7 +144,7 @@ func (a *Agent) upToDate(guardDeadline, goalDeadline time.Time) bool {
 // adjust gives the guard the new goal, unless the guard has that goal already. The guard gets its goal again if a deadline is no longer up to date.
 func (a *Agent) adjust(goal policy.Goal) {
 	w := a.work
-	sameGoal := goal.Action == w.goal.Action && goal.Close == w.goal.Close &&
+	sameGoal := goal.Action == w.goal.Action && goal.Cordon == w.goal.Cordon &&
 		slices.Equal(goal.Events, w.goal.Events) && goal.Before.Equal(w.goal.Before)
 	sameTimes := a.upToDate(w.guardGoal.Hard, goal.Hard) && a.upToDate(w.guardGoal.Soft, goal.Soft) &&
 		a.upToDate(w.guardGoal.TimeEnds, goal.TimeEnds)
@@ -157,7 +157,7 @@ func (a *Agent) adjust(goal policy.Goal) {
 		a.generation++
 	}
 	w.guardGoal = a.guardGoal(goal)
-	w.state = drain.State{Closed: w.state.Closed, Ours: w.state.Ours, Limited: w.state.Limited} // The guard reports the rest again.
+	w.state = drain.State{Cordoned: w.state.Cordoned, Ours: w.state.Ours, MayNotEvict: w.state.MayNotEvict} // The guard reports the rest again.
 	w.task.Adjust(w.guardGoal)
 }
 
@@ -165,10 +165,10 @@ func (a *Agent) adjust(goal policy.Goal) {
 // drain.Goal.Generation. That is so if an event has joined. It is also so if operators have uncordoned the node for the old goal, and the new goal
 // is to close it again or to evict the pods that came since.
 func (w *work) asksForMore(goal policy.Goal) bool {
-	closesAgain := goal.Close && (!w.goal.Close || w.state.Open)
-	evictsAll := goal.Close && goal.Before.IsZero() && !w.goal.Before.IsZero()
+	cordonsAgain := goal.Cordon && (!w.goal.Cordon || w.state.Uncordoned)
+	evictsAll := goal.Cordon && goal.Before.IsZero() && !w.goal.Before.IsZero()
 	joined := slices.ContainsFunc(goal.Events, func(id string) bool { return !slices.Contains(w.goal.Events, id) })
-	return closesAgain || evictsAll || joined
+	return cordonsAgain || evictsAll || joined
 }
 
 // resultNow returns what the guard has done so far, and keeps it in a.result. It returns nil if there is no guard, as when an event's time was over
@@ -206,7 +206,7 @@ func (a *Agent) handleUncordon(result drain.UncordonResult, err error) {
 		a.recordUncordonFailed(end)
 	default:
 		a.logUncordoned(end)
-		a.recordUncordoned(end, result == drain.UncordonOpened)
+		a.recordUncordoned(end, result == drain.UncordonedBefore)
 	}
 }
 

@@ -19,7 +19,7 @@ func TestClaim_OfAnotherWriter(t *testing.T) {
 			s.ChangeNode(cordoned(claimBy(others)))
 			s.AddPod(pod("a"), 0)
 			r := drained(t, s, drain.Options{Writer: writer})
-			if reported := r.last(); r.result.Cordon != drain.CordonForeign || reported.State.Ours || !reported.State.Closed {
+			if reported := r.last(); r.result.Cordon != drain.CordonForeign || reported.State.Ours || !reported.State.Cordoned {
 				t.Errorf("the result is %+v, the state %+v", r.result, reported.State)
 			}
 			node := drain.New(s.Client(), apitest.Node, drain.Options{Writer: writer})
@@ -43,8 +43,8 @@ func TestClaim_TakenBackByItsWriter(t *testing.T) {
 			s.ChangeNode(cordoned(claimBy(others)))
 			r := drained(t, s, drain.Options{Writer: writer})
 			s.ChangeNode(unclaimed)
-			r.await(state.NodeClosed)
-			if reported := r.of(state.NodeReopened); len(reported) != 0 || !s.CurrentNode().Spec.Unschedulable || r.task.Result().Cordon != drain.CordonSet {
+			r.await(state.NodeCordoned)
+			if reported := r.of(state.NodeUncordoned); len(reported) != 0 || !s.CurrentNode().Spec.Unschedulable || r.task.Result().Cordon != drain.CordonSet {
 				t.Errorf("reported %+v; the result is %+v", reported, r.task.Result())
 			}
 			s.AddPod(pod("late"), 0)
@@ -54,7 +54,7 @@ func TestClaim_TakenBackByItsWriter(t *testing.T) {
 			s.ChangeNode(cordoned(claimBy(others)))
 			r := drained(t, s, drain.Options{Writer: writer})
 			s.ChangeNode(uncordoned)
-			r.await(state.NodeReopened)
+			r.await(state.NodeUncordoned)
 			time.Sleep(time.Minute)
 			if n := count(s, "patch"); n != 0 || s.CurrentNode().Annotations[drain.CordonAnnotation] != claimBy(others) {
 				t.Errorf("%d patches", n)

@@ -49,8 +49,8 @@ func TestCordon(t *testing.T) {
 			}) == nil
 		})
 		r := begin(t, s, drain.Options{})
-		r.await(state.NodeClosed)
-		if reported, after := r.of(state.NodeUnclosable), time.Since(r.began); len(reported) > 0 || after > time.Second {
+		r.await(state.NodeCordoned)
+		if reported, after := r.of(state.NodeCordonFailed), time.Since(r.began); len(reported) > 0 || after > time.Second {
 			t.Errorf("cordoned after %s, reported %+v", after, reported)
 		}
 	})
@@ -66,12 +66,12 @@ func TestCordon_OnePatchOrNone(t *testing.T) {
 	}{
 		"a schedulable node":                 {func(*corev1.Node) {}, drain.CordonSet, 1, "event-1"},
 		"a node that somebody else cordoned": {cordoned(""), drain.CordonForeign, 0, ""},
-		"a node that we cordoned":            {cordoned(ours), drain.CordonOurs, 0, "event-0"},
+		"a node that we cordoned":            {cordoned(ours), drain.CordonKept, 0, "event-0"},
 		"a node that we cordoned, as the API server remembers": {
-			func(n *corev1.Node) { cordoned(ours)(n); setBy("nth")(n) }, drain.CordonOurs, 0, "event-0",
+			func(n *corev1.Node) { cordoned(ours)(n); setBy("nth")(n) }, drain.CordonKept, 0, "event-0",
 		},
 		"a node that we cordoned, as the API server has forgotten": {
-			func(n *corev1.Node) { cordoned(ours)(n); setBy("ancient-changes")(n) }, drain.CordonOurs, 0, "event-0",
+			func(n *corev1.Node) { cordoned(ours)(n); setBy("ancient-changes")(n) }, drain.CordonKept, 0, "event-0",
 		},
 		"a node that somebody else cordoned after lifting our cordon, where our annotation is left over": {
 			func(n *corev1.Node) { cordoned(ours)(n); setBy("kubectl-cordon")(n) }, drain.CordonForeign, 0, "event-0",
@@ -79,7 +79,7 @@ func TestCordon_OnePatchOrNone(t *testing.T) {
 		"a node whose cordon somebody has lifted": {
 			func(n *corev1.Node) {
 				n.Annotations[drain.CordonAnnotation] = strings.Replace(ours, "event-0", "event-1", 1)
-			}, drain.CordonLifted, 0, "event-1",
+			}, drain.Uncordoned, 0, "event-1",
 		},
 	} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
@@ -91,7 +91,7 @@ func TestCordon_OnePatchOrNone(t *testing.T) {
 			if n := count(s, "patch"); n != c.patches {
 				t.Errorf("%d patches; want %d", n, c.patches)
 			}
-			if s.CurrentNode().Spec.Unschedulable == (c.want == drain.CordonLifted) {
+			if s.CurrentNode().Spec.Unschedulable == (c.want == drain.Uncordoned) {
 				t.Error("the node is not as it must be")
 			}
 			held, found, err := node.Claim(within(t, plenty))
@@ -107,8 +107,8 @@ func TestCordon_SetByAPatchWithoutAnAnswer(t *testing.T) {
 	apitest.Bubble(t, func(t *testing.T, s *apitest.Server) {
 		s.Answer("patch", apitest.Lost())
 		r := start(t, s, drain.Options{}, toCordon())
-		r.await(state.NodeClosed)
-		if cordon := r.of(state.NodeClosed)[0].Detail; cordon != string(drain.CordonSet) {
+		r.await(state.NodeCordoned)
+		if cordon := r.of(state.NodeCordoned)[0].Detail; cordon != string(drain.CordonSet) {
 			t.Errorf("the cordon is %q", cordon)
 		}
 	})
@@ -155,7 +155,7 @@ func TestCordon_RefusedStopsASoftDrain(t *testing.T) {
 			s.Always("patch", apitest.Forbidden("no cordons here"))
 			r := beginWithin(t, s, drain.Options{}, hard, plenty)
 			result, err := r.wait()
-			reported := r.of(state.NodeUnclosable)
+			reported := r.of(state.NodeCordonFailed)
 			if len(reported) == 0 || !strings.Contains(reported[0].Detail, "no cordons here") || hard && len(reported) > 1 {
 				t.Errorf("reported %+v", reported)
 			}

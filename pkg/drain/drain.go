@@ -5,10 +5,10 @@
 //
 // Words:
 //   - A generation is a goal with its reasons. The next generation begins when a further reason, an event, joins.
-//   - A look is one read of the Node, with the cordon if that is missing (Node.close).
+//   - A look is one read of the Node, with the cordon if that is missing (Node.look).
+//   - A node is cordoned when it takes no pods, no matter who has set the cordon. It was uncordoned when somebody else has taken the cordon off.
 //   - A claim says whose a cordon is, in an annotation (Claim). Ours is what this program, Options.Writer, has set.
-//   - A node is left when operators opted it out, limited when they opted its pods out (ActionAnnotation).
-//   - A cordon is lifted, and the node reopened, when somebody else has uncordoned it.
+//   - An operator opts a node out with ActionAnnotation: then nth may not cordon it, or may not evict its pods.
 //
 // The package is given a client and a node's name, and needs only the rights of that node's kubelet. It does not know on which node it runs.
 // The node's pods are pkg/evict's. Newcomers begin with guard.advance.
@@ -70,7 +70,7 @@ type Options struct {
 	// UID, if set, is the UID of the only Node that is acted upon. If there is no Node of that UID any more, it counts as deleted, and its
 	// pods are left alone: a Node of the same name may be another machine's.
 	UID types.UID
-	// Scripts, if set, are run once the node is closed, and again for each drain that begins later. Evictions wait for the scripts: at most for
+	// Scripts, if set, are run once the node is cordoned, and again for each drain that begins later. Evictions wait for the scripts: at most for
 	// ScriptsWait, and for a quarter of the time before a hard deadline. A failure is reported and has no other consequence.
 	Scripts     wait.Blocker
 	ScriptsWait time.Duration
@@ -88,7 +88,7 @@ type Options struct {
 	// Requests, if set, limits reads and writes of Nodes. It is shared with the drains of other nodes.
 	Requests *kube.Gate
 	// Watched, if set, returns the Node as a watch of all Nodes shows it; nil if the watch does not show it. A guard takes that instead of
-	// reading the Node. The Node needs the managed fields that ClosedBy keeps.
+	// reading the Node. The Node needs the managed fields that CordonedBy keeps.
 	Watched func() *corev1.Node
 	// OwnTaint, if set, reports whether a taint is the Writer's: it is taken off together with its cordon.
 	OwnTaint func(corev1.Taint) bool
@@ -134,8 +134,8 @@ type Goal struct {
 	Generation int
 	// Claim goes into CordonAnnotation if the node has to be cordoned.
 	Claim Claim
-	// Close: the node is to be cordoned. It is false if somebody has lifted a cordon that was for each of the goal's reasons.
-	Close bool
+	// Cordon: the node is to be cordoned. It is false if somebody has uncordoned it for each of the goal's reasons.
+	Cordon bool
 	// Evict: pods have to go. Before limits that to pods that came before this time; zero means all pods.
 	Evict  bool
 	Before time.Time
@@ -148,8 +148,8 @@ type Goal struct {
 	TimeEnds time.Time
 	// NodeSeen: there has been a Node in this boot. If it is missing now, it was deleted.
 	NodeSeen bool
-	// Limited: when the Node was last read, before this guard, operators had opted its pods out. It applies until the guard has read the Node.
-	Limited bool
+	// MayNotEvict: when the Node was last read, before this guard, operators had opted its pods out. It applies until the guard has read the Node.
+	MayNotEvict bool
 }
 
 // Task is a goal that a guard is to pursue (Node.Guard). Its owner may change the goal meanwhile, and ask for the result so far. The methods may
@@ -201,7 +201,7 @@ type Progress struct {
 	Pod string
 	// PodUID is that pod's.
 	PodUID string
-	// Claim, with NodeReopened, is the claim on the Node: it says for which events the node was closed.
+	// Claim, with NodeUncordoned, is the claim on the Node: it says for which events the node was cordoned.
 	Claim Claim
 	// Detail names the budget, the reason or the time that belongs to Kind.
 	Detail string
@@ -211,20 +211,20 @@ type Progress struct {
 
 // State is what is known of a node.
 type State struct {
-	// Closed: the node takes no more pods. Open: it stays open in this generation, since somebody has uncordoned it. Ours: our cordon or label
+	// Cordoned: the node takes no more pods. Uncordoned: somebody has uncordoned it, and it stays so in this generation. Ours: our claim or label
 	// is on it, to be taken back later.
-	Closed, Open, Ours bool
-	// Left: operators opted the node out.
-	Left bool
+	Cordoned, Uncordoned, Ours bool
+	// MayNotCordon: operators opted the node out.
+	MayNotCordon bool
 	// UID is that of the Node that was seen last; empty if none was.
 	UID types.UID
 	// CordonStamp is when the node was cordoned, by the API server's clock; zero if the Node does not say.
 	CordonStamp time.Time
 	// Drained: no pod is left that has to go.
 	Drained bool
-	// Looked: the Node has been read since the generation began. Limited: the last look showed that operators opted its pods out; then it is
+	// Looked: the Node has been read since the generation began. MayNotEvict: the last look showed that operators opted its pods out; then it is
 	// not drained.
-	Looked, Limited bool
+	Looked, MayNotEvict bool
 	// Trouble says why the node cannot be cordoned, or why its pods cannot be listed; empty if both can be done.
 	Trouble string
 }
@@ -241,8 +241,8 @@ type Result struct {
 	HeldBy map[string]string
 	// NodeGone: the Node object was deleted.
 	NodeGone bool
-	// Limited: operators opted the node's pods out with its ActionAnnotation, so no pods are evicted.
-	Limited bool
+	// MayNotEvict: operators opted the node's pods out with its ActionAnnotation, so no pods are evicted.
+	MayNotEvict bool
 }
 
 // DryRun is a Node whose guard and Uncordon only read, and report what would be done.
@@ -266,18 +266,18 @@ func (d *DryRun) Guard(ctx context.Context, task *Task, report func(Progress)) {
 		}
 		var would dryLook
 		err := kube.Retry(ctx, func(ctx context.Context) (err error) {
-			would, err = d.look(ctx, goal)
+			would, err = d.dryLook(ctx, goal)
 			return err
 		})
 		if err != nil {
 			pause = lookEvery
 			if why := trouble.Note(err); why != "" && ctx.Err() == nil {
-				reportWith(State{Trouble: why}, Progress{Kind: state.NodeUnclosable, Detail: why})
+				reportWith(State{Trouble: why}, Progress{Kind: state.NodeCordonFailed, Detail: why})
 			}
 			continue
 		}
 		task.SetResult(func() Result { return would.result })
-		all := last == nil || goal.Close != last.Close || goal.Evict && !last.Evict // whether to report all steps
+		all := last == nil || goal.Cordon != last.Cordon || goal.Evict && !last.Evict // whether to report all steps
 		if !all {
 			reportWith(would.state, Progress{Kind: state.GoalChanged}) // The agent needs the state under the new goal.
 		}
@@ -297,29 +297,28 @@ type dryLook struct {
 	steps  []Progress
 }
 
-// look reads the Node and its pods, and returns what a real guard would do. Result.Left stays empty, as if all pods had left.
-func (d *DryRun) look(ctx context.Context, goal Goal) (dryLook, error) {
+// dryLook reads the Node and its pods, and returns what a real guard would do. Result.Left stays empty, as if all pods had left.
+func (d *DryRun) dryLook(ctx context.Context, goal Goal) (dryLook, error) {
 	node, err := d.get(ctx, kube.InTurn)
 	if kube.NotFound(err) && goal.NodeSeen {
 		return dryLook{
 			result: Result{NodeGone: true},
-			state:  State{Closed: true, Ours: true, Drained: goal.Evict, Looked: true},
+			state:  State{Cordoned: true, Ours: true, Drained: goal.Evict, Looked: true},
 			steps:  []Progress{{Kind: state.NodeEmpty}},
 		}, nil
 	}
 	if err != nil {
 		return dryLook{}, fmt.Errorf("reading node %q: %w", d.name, err)
 	}
-	reopened := d.reopened(node, view{}) // view{} and memory{}: a dry run does not compare with earlier looks.
-	v := d.viewOf(node, d.cordonOf(node, goal, memory{}, reopened))
-	ours, lifted := v.cordon == CordonNone || v.cordon == CordonOurs, v.cordon == CordonLifted // CordonNone: a real guard would cordon it.
-	adjustsFirst := lifted && goal.Close                                                       // The agent first adjusts the goal to the uncordon.
-	evicts := goal.Evict && !v.limited && !adjustsFirst
+	v := d.viewOf(node, goal, memory{})                                                          // A dry run does not compare with earlier looks.
+	ours, uncordoned := v.cordon == CordonNone || v.cordon == CordonKept, v.cordon == Uncordoned // CordonNone: a real guard would cordon it.
+	adjustsFirst := uncordoned && goal.Cordon                                                    // The agent first adjusts the goal.
+	evicts := goal.Evict && !v.mayNotEvict && !adjustsFirst
 	would := dryLook{
-		result: Result{Cordon: v.cordon, Limited: v.limited},
+		result: Result{Cordon: v.cordon, MayNotEvict: v.mayNotEvict},
 		state: State{
-			Closed: ours || v.cordon == CordonForeign, Open: lifted, Ours: ours, Left: v.cordon == CordonLeft, UID: v.uid,
-			Drained: evicts, Looked: true, Limited: v.limited,
+			Cordoned: ours || v.cordon == CordonForeign, Uncordoned: uncordoned, Ours: ours, MayNotCordon: v.cordon == CordonOptedOut, UID: v.uid,
+			Drained: evicts, Looked: true, MayNotEvict: v.mayNotEvict,
 		},
 		steps: []Progress{v.cordon.progress()},
 	}
@@ -328,7 +327,7 @@ func (d *DryRun) look(ctx context.Context, goal Goal) (dryLook, error) {
 		return would, nil
 	}
 	terms := evict.Terms{Evict: true, Hard: goal.Hard, Soft: goal.Soft, Since: goal.Before}
-	if lifted { // Pods that came after the cordon stay.
+	if uncordoned { // Pods that came after the cordon stay.
 		terms.Since = cmp.Or(v.cordonStamp, goal.Before)
 	}
 	going, staying, err := d.Going(ctx, terms)

@@ -73,7 +73,7 @@ func beginWithin(t *testing.T, s *apitest.Server, opts drain.Options, hard bool,
 
 // goalWithin is to drain for the event of the claim, which was met now.
 func goalWithin(hard bool, limit time.Duration) drain.Goal {
-	goal := drain.Goal{Generation: 1, Claim: claim, Close: true, Evict: true}
+	goal := drain.Goal{Generation: 1, Claim: claim, Cordon: true, Evict: true}
 	goal.Claim.Since = time.Now().UTC()
 	switch end := time.Now().Add(limit); {
 	case limit == 0:
@@ -131,7 +131,7 @@ func (r *trial) stop() { r.cancel(); <-r.done }
 func (r *trial) uncordon(s *apitest.Server) {
 	r.t.Helper()
 	s.UncordonAs("kubectl")
-	r.await(state.NodeReopened)
+	r.await(state.NodeUncordoned)
 }
 
 // reported fails unless so many of a kind were reported, and of a pod if one is given.
@@ -226,10 +226,10 @@ func (r *trial) leave() drain.Result {
 			return false
 		}
 		s := r.reports[len(r.reports)-1].State
-		if s.Limited && s.Drained {
+		if s.MayNotEvict && s.Drained {
 			r.t.Errorf("a node that is left alone is said to be drained: %+v", s)
 		}
-		return s.Looked && s.Limited
+		return s.Looked && s.MayNotEvict
 	})
 	return r.task.Result()
 }
@@ -331,7 +331,7 @@ func toCordon() drain.Goal {
 func (r *trial) looked() drain.CordonResult {
 	r.t.Helper()
 	await(r.t, "a look at the Node", func() bool {
-		return len(r.of(state.NodeClosed))+len(r.of(state.NodeFoundClosed))+len(r.of(state.NodeReopened))+len(r.of(state.NodeOptedOut)) > 0
+		return len(r.of(state.NodeCordoned))+len(r.of(state.CordonFound))+len(r.of(state.NodeUncordoned))+len(r.of(state.NodeOptedOut)) > 0
 	})
 	return r.task.Result().Cordon
 }

@@ -32,7 +32,7 @@ func TestDryRun(t *testing.T) {
 		r.reported(0, state.GoalChanged)
 		r.adjust(func(g *drain.Goal) { g.Evict = false })
 		time.Sleep(time.Second)
-		if reported := r.of(state.GoalChanged); len(reported) != 1 || !reported[0].State.Closed || !reported[0].State.Ours || reported[0].State.Drained || len(r.of(state.NodeClosed)) != 2 {
+		if reported := r.of(state.GoalChanged); len(reported) != 1 || !reported[0].State.Cordoned || !reported[0].State.Ours || reported[0].State.Drained || len(r.of(state.NodeCordoned)) != 2 {
 			t.Errorf("reported %+v", r.reports)
 		}
 	})
@@ -42,21 +42,21 @@ func TestDryRun(t *testing.T) {
 		text, _ := json.Marshal(goal.Claim)
 		s.ChangeNode(asking(drain.CordonAnnotation, string(text)))
 		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
-		r.await(state.NodeReopened)
-		if reported := r.of(state.NodeReopened); len(reported) != 1 || !reported[0].Claim.Names(claim.Event) || reported[0].Generation != 1 {
+		r.await(state.NodeUncordoned)
+		if reported := r.of(state.NodeUncordoned); len(reported) != 1 || !reported[0].Claim.Names(claim.Event) || reported[0].Generation != 1 {
 			t.Errorf("reported %+v", reported)
 		}
 		s.ChangeNode(cordoned(string(text)))
 		r = watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
 		r.succeed()
-		r.reported(1, state.NodeClosed)
+		r.reported(1, state.NodeCordoned)
 	})
 	run(t, "a look that is refused", func(t *testing.T, s *apitest.Server) {
 		s.Always("get node", apitest.Forbidden("not you"))
 		node := drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{}))
 		r := watchOver(t, node, goalWithin(true, plenty))
 		time.Sleep(14 * time.Second)
-		reported := r.of(state.NodeUnclosable)
+		reported := r.of(state.NodeCordonFailed)
 		if len(reported) != 1 || reported[0].State.Trouble != reported[0].Detail || reported[0].Detail == "" || reported[0].Generation != 1 {
 			t.Errorf("reported %+v", reported)
 		}
@@ -72,7 +72,7 @@ func TestDryRun(t *testing.T) {
 		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
 		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goalWithin(false, plenty))
 		r.leave()
-		if state := r.last().State; state.Closed || !state.Left {
+		if state := r.last().State; state.Cordoned || !state.MayNotCordon {
 			t.Errorf("reported the state %+v", state)
 		}
 	})
@@ -90,14 +90,14 @@ func TestDryRun(t *testing.T) {
 		if result := r.succeed(); result.Cordon != drain.CordonNone || result.Evicted != 2 || result.Skipped != 2 {
 			t.Errorf("the result is %+v", result)
 		}
-		if len(r.of(state.NodeClosed)) != 1 || len(r.of(state.PodEvicted)) != 2 || len(r.of(state.PodEvicted, "default/web")) != 1 || len(r.of(state.PodEvicted, "default/done")) != 1 {
+		if len(r.of(state.NodeCordoned)) != 1 || len(r.of(state.PodEvicted)) != 2 || len(r.of(state.PodEvicted, "default/web")) != 1 || len(r.of(state.PodEvicted, "default/done")) != 1 {
 			t.Errorf("reported %+v", r.reports)
 		}
 		r.adjust(func(goal *drain.Goal) { goal.Hard = goal.Hard.Add(-time.Minute) })
 		await(t, "that it is drained under the new goal", func() bool { return len(r.now(state.NodeEmpty)) > 0 })
 		s.ChangeNode(cordoned(""))
 		r = watchOver(t, node, goalWithin(true, plenty))
-		if result := r.succeed(); result.Cordon != drain.CordonForeign || len(r.of(state.NodeFoundClosed)) != 1 {
+		if result := r.succeed(); result.Cordon != drain.CordonForeign || len(r.of(state.CordonFound)) != 1 {
 			t.Errorf("on a cordoned node: %+v", result)
 		}
 		s.RemoveNode()

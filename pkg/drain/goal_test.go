@@ -14,8 +14,8 @@ func TestGoal(t *testing.T) {
 	run(t, "each is reported", func(t *testing.T, s *apitest.Server) {
 		r, free := holding(t, s, pod("a"))
 		r.adjust(func(g *drain.Goal) { g.Generation++ })
-		await(t, "that the node was looked at", func() bool { return r.numbered(state.GoalChanged).State.Closed })
-		if reported := r.of(state.GoalChanged)[0]; reported.State.Drained || reported.State.Closed || !reported.State.Ours || reported.Left != 1 || reported.Total != 1 {
+		await(t, "that the node was looked at", func() bool { return r.numbered(state.GoalChanged).State.Cordoned })
+		if reported := r.of(state.GoalChanged)[0]; reported.State.Drained || reported.State.Cordoned || !reported.State.Ours || reported.Left != 1 || reported.Total != 1 {
 			t.Errorf("reported %+v; nobody has looked yet for this event", reported)
 		}
 		free()
@@ -35,7 +35,7 @@ func TestGoal(t *testing.T) {
 		s.AddPod(pod("b"), 0)
 		goal := toCordon()
 		r := start(t, s, drain.Options{LoadBalancerWait: 30 * time.Second}, goal)
-		r.await(state.NodeClosed)
+		r.await(state.NodeCordoned)
 		time.Sleep(time.Minute)
 		if count(s, "evict", "list", "watch") != 0 || len(r.of(state.NodeEmpty)) != 0 {
 			t.Errorf("a cordon has made %d requests for pods", count(s, "evict", "list", "watch"))

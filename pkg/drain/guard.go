@@ -34,25 +34,25 @@ type guard struct {
 	goal     Goal
 	goalRead *Goal      // the task's goal when it was last read; another pointer is a new goal
 	queued   []Progress // for the caller of Guard, after the present turn of the loop
-	// closingSince is when the guard began to close the node for the present events.
-	closingSince time.Time
+	// cordoningSince is when the guard began to cordon the node for the present events.
+	cordoningSince time.Time
 
 	memory
-	// liftedStamp is when the cordon that somebody has lifted was set, by the API server's clock; zero if that is not known.
-	liftedStamp time.Time
+	// formerCordonStamp is when the cordon that somebody has taken off was set, by the API server's clock; zero if that is not known.
+	formerCordonStamp time.Time
 	// looks counts the looks that have begun, and looked is the number of the last look that has returned.
 	looks, looked int
 	// trouble is why the Node cannot be read or cordoned.
 	trouble kube.Trouble
 	// labelRefusals are the refusals of ExcludeLabel that were reported.
 	labelRefusals kube.Reasons
-	// cordonDecided is when it became known whether the node is closed, and evictFrom is when evictions begin. Each is zero while it is not
+	// cordonDecided is when it became known whether the node is cordoned, and evictFrom is when evictions begin. Each is zero while it is not
 	// known.
 	cordonDecided, evictFrom time.Time
 
 	// foundReported: the first list of the pods was reported.
 	foundReported bool
-	// epoch counts what voids any earlier proof that the node is drained: a new pod, an open node, an event that joins. The node was
+	// epoch counts what voids any earlier proof that the node is drained: a new pod, a node that was uncordoned, an event that joins. The node was
 	// reported drained in the epoch drainedIn.
 	epoch, drainedIn int
 	waiting
@@ -64,8 +64,8 @@ type guard struct {
 func (n *Node) Guard(ctx context.Context, task *Task, report func(Progress)) {
 	goal := task.goal.Load()
 	g := &guard{
-		node: n, goal: *goal, goalRead: goal, memory: memory{view: view{limited: goal.Limited}}, loop: loop.New(task.changed),
-		wantLook: make(chan struct{}, 1), epoch: 1, closingSince: time.Now(),
+		node: n, goal: *goal, goalRead: goal, memory: memory{view: view{mayNotEvict: goal.MayNotEvict}}, loop: loop.New(task.changed),
+		wantLook: make(chan struct{}, 1), epoch: 1, cordoningSince: time.Now(),
 	}
 	g.pods = n.Pods(g.loop, g)
 	task.SetResult(g.result)
@@ -99,16 +99,16 @@ func (n *Node) Guard(ctx context.Context, task *Task, report func(Progress)) {
 // Terms implements evict.Drain: pkg/evict asks under which terms pods have to go now.
 func (g *guard) Terms() evict.Terms {
 	return evict.Terms{
-		Evict: g.goal.Evict && !g.view.limited, Hard: g.goal.Hard, Soft: g.goal.Soft, From: g.evictFrom,
-		Closed: g.view.closed(), Looked: g.looked, Reopened: g.staysOpen(), Since: g.since(),
+		Evict: g.goal.Evict && !g.view.mayNotEvict, Hard: g.goal.Hard, Soft: g.goal.Soft, From: g.evictFrom,
+		Cordoned: g.view.cordoned(), Looked: g.looked, Uncordoned: g.staysUncordoned(), Since: g.since(),
 	}
 }
 
 // since returns a time: pods that came to the node later stay. Zero means that no pod stays for this reason. After an uncordon, it is when the
-// lifted cordon was set, by the API server's clock. If the Node does not say that, it is Goal.Before.
+// cordon was set that was taken off, by the API server's clock. If the Node does not say that, it is Goal.Before.
 func (g *guard) since() time.Time {
-	if g.staysOpen() || !g.goal.Before.IsZero() {
-		return cmp.Or(g.liftedStamp, g.goal.Before)
+	if g.staysUncordoned() || !g.goal.Before.IsZero() {
+		return cmp.Or(g.formerCordonStamp, g.goal.Before)
 	}
 	return time.Time{}
 }
@@ -117,9 +117,9 @@ func (g *guard) since() time.Time {
 func (g *guard) drained() bool { return g.drainedIn == g.epoch }
 
 // Met implements evict.Drain: a pod was found that has to go. So the node is not drained any more. A fresh pod was not on the node at the first
-// list. If one comes although the node is closed or drained, that is reported.
+// list. If one comes although the node is cordoned or drained, that is reported.
 func (g *guard) Met(pod *corev1.Pod, fresh bool) {
-	arrived := fresh && (g.drained() || g.view.closed())
+	arrived := fresh && (g.drained() || g.view.cordoned())
 	g.epoch++
 	g.renewVolumes()
 	if arrived {
@@ -141,19 +141,19 @@ func aboutPod(what state.TransitionKind, pod *corev1.Pod, detail string) Progres
 	return Progress{Kind: what, Pod: evict.Name(pod), PodUID: string(pod.UID), Detail: detail}
 }
 
-// staysOpen reports whether somebody has uncordoned the node for all reasons of the goal.
-func (g *guard) staysOpen() bool { return g.memory.staysOpen(g.goal) }
+// staysUncordoned reports whether somebody has uncordoned the node for all reasons of the goal.
+func (g *guard) staysUncordoned() bool { return g.memory.staysUncordoned(g.goal) }
 
 // setGoal changes the goal. For a new generation, some earlier findings do not count: that operators have uncordoned the node, and which pods
 // were left because they keep coming back.
 func (g *guard) setGoal(goal Goal) {
 	newGeneration, drainBegins := goal.Generation > g.goal.Generation, goal.Evict && !g.goal.Evict
-	wasOpen := g.staysOpen()
+	stayedUncordoned := g.staysUncordoned()
 	g.goal = goal
 	g.drainedIn = 0 // That the node is drained is reported again for this goal.
 	if newGeneration {
-		if wasOpen { // The node has to be closed again first.
-			drainBegins, g.cordonDecided, g.closingSince = true, time.Time{}, time.Now()
+		if stayedUncordoned { // The node has to be cordoned again first.
+			drainBegins, g.cordonDecided, g.cordoningSince = true, time.Time{}, time.Now()
 		}
 		g.epoch++
 		g.pods.Restart()
@@ -181,8 +181,8 @@ func (g *guard) report(p Progress) {
 // state returns what the guard knows of the node now.
 func (g *guard) state() State {
 	s := State{
-		Closed: g.closed(), Open: g.staysOpen(), Ours: g.view.ours, Left: g.view.cordon == CordonLeft,
-		UID: g.view.uid, CordonStamp: g.view.cordonStamp, Drained: g.drained(), Looked: g.hasLooked(), Limited: g.view.limited,
+		Cordoned: g.cordoned(), Uncordoned: g.staysUncordoned(), Ours: g.view.ours, MayNotCordon: g.view.cordon == CordonOptedOut,
+		UID: g.view.uid, CordonStamp: g.view.cordonStamp, Drained: g.drained(), Looked: g.hasLooked(), MayNotEvict: g.view.mayNotEvict,
 		Trouble: g.pods.Unlisted(),
 	}
 	if why := g.trouble.Last(); why != "" {
@@ -199,8 +199,8 @@ func (g *guard) cordonTrouble(why string) string {
 // hasLooked reports whether a look of this generation has been answered.
 func (g *guard) hasLooked() bool { return g.lookedIn == g.goal.Generation }
 
-// closed reports whether the node was seen unschedulable in this generation.
-func (g *guard) closed() bool { return g.view.closed() && g.hasLooked() }
+// cordoned reports whether the node was seen cordoned in this generation.
+func (g *guard) cordoned() bool { return g.view.cordoned() && g.hasLooked() }
 
 // result returns what has been done so far. Task.Result calls it, from any goroutine.
 func (g *guard) result() Result {
@@ -209,7 +209,7 @@ func (g *guard) result() Result {
 	pods := g.pods.Counts()
 	r := Result{
 		Cordon: g.view.cordon, Evicted: pods.Evicted, Deleted: pods.Deleted, Skipped: pods.Skipped, HeldBy: map[string]string{},
-		NodeGone: g.nodeGone(), Limited: g.view.limited,
+		NodeGone: g.nodeGone(), MayNotEvict: g.view.mayNotEvict,
 	}
 	for name, held := range g.pods.Left() {
 		r.Left = append(r.Left, name)
@@ -246,7 +246,7 @@ func (g *guard) advance(now time.Time) time.Time {
 // zero is never.
 func (g *guard) scheduleEvictions(now time.Time) time.Time {
 	wake := loop.Soonest(g.scripts.endIfLate(now), g.balancers.endIfLate(now))
-	if !g.evictFrom.IsZero() || g.view.limited { // It is set already, or operators allow no evictions.
+	if !g.evictFrom.IsZero() || g.view.mayNotEvict { // It is set already, or operators allow no evictions.
 		return wake
 	}
 	if g.cordonDecided.IsZero() {
@@ -254,7 +254,7 @@ func (g *guard) scheduleEvictions(now time.Time) time.Time {
 			return time.Time{}
 		}
 		// The machine will be gone. Evicting without a cordon is better than pods that die with the machine.
-		if patience := g.Terms().Patience(g.closingSince); now.Before(patience) {
+		if patience := g.Terms().Patience(g.cordoningSince); now.Before(patience) {
 			return patience
 		}
 	}
@@ -289,18 +289,18 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 		g.looks++
 		goal, before, number := g.goal, g.memory, g.looks
 		g.loop.Unlock()
-		v := g.node.close(ctx, goal, before)
+		v := g.node.look(ctx, goal, before)
 		handled := make(chan struct{})
 		g.loop.Post(func() { g.handleLook(v, number, goal.Generation); close(handled) })
 		loop.Await(ctx, handled, forever) // The next look needs what this one has changed in memory.
-		if v.open && v.labeled && !v.unschedulable {
+		if v.staysUncordoned && v.labeled && !v.unschedulable {
 			err := g.node.unlabel(ctx, v.uid, goal.patchTimeout())
 			g.loop.Post(func() { g.reportLabelRefusal(err) })
 		}
 		// A call of Look shortens the pause, but not to less than minPause. So looks that fail stay rare, however often Look is called.
 		pause, minPause := lookEvery, time.Second
 		switch {
-		case v.err == nil && v.wrongLabel && v.labelErr == nil: // The next look sets the label.
+		case v.err == nil && v.lacksLabel && v.labelErr == nil: // The next look sets the label.
 			failing, refused, pause = kube.Failures, kube.Refusals, 0
 		case v.err == nil:
 			failing, refused, minPause = kube.Failures, kube.Refusals, 0
@@ -322,7 +322,7 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 // to know, but nothing was reported, handleLook reports GoalChanged, so that the agent gets the new state.
 func (g *guard) handleLook(v view, number, generation int) {
 	before, lastLook := g.memory, g.looked
-	wasClosed, hadLooked, reported := g.closed(), g.hasLooked(), len(g.queued)
+	wasCordoned, hadLooked, reported := g.cordoned(), g.hasLooked(), len(g.queued)
 	g.pods.Replan()
 	g.countLook(v, number, generation)
 	if v.uid != "" && g.sawAnother(v.uid) { // The Node was registered again. An uncordon was about the Node before.
@@ -335,50 +335,50 @@ func (g *guard) handleLook(v view, number, generation int) {
 		g.handleNodeError(v)
 	default:
 		g.handleNode(v)
-		if v.reopened {
+		if v.uncordoned {
 			g.handleUncordon(v)
 			g.pods.SpareLate(lastLook)
 		}
 	}
-	limitedChanged := g.view.limited != before.view.limited
-	if limitedChanged {
+	optOutChanged := g.view.mayNotEvict != before.view.mayNotEvict
+	if optOutChanged {
 		g.epoch++ // Pods that were opted out may have to go now.
 		g.pods.Rejudge()
 	}
-	newlyClosed, newlyLooked := g.closed() && !wasClosed, g.hasLooked() && !hadLooked
-	changed := newlyClosed || newlyLooked || limitedChanged || g.view.uid != before.view.uid
+	newlyCordoned, newlyLooked := g.cordoned() && !wasCordoned, g.hasLooked() && !hadLooked
+	changed := newlyCordoned || newlyLooked || optOutChanged || g.view.uid != before.view.uid
 	if changed && len(g.queued) == reported {
 		g.report(Progress{Kind: state.GoalChanged})
 	}
 }
 
-// countLook records that a look has returned: for its generation, and for the pods that wait for a look. A look that failed proves nothing, and
-// is repeated. Before a hard deadline it counts all the same: pods do not wait for the next look, and a refusal is final for the generation.
+// countLook records that a look has returned: its number, for pods that wait for a look, and its generation, for hasLooked. A look that failed does
+// not count, as it is repeated. But before a hard deadline pods do not wait for the next one, and a refusal is final for the generation.
 func (g *guard) countLook(v view, number, generation int) {
-	answered, read, hard := v.err == nil || v.missing, v.uid != "", !g.goal.Hard.IsZero() // It may be read, but not cordoned.
-	refused := v.err != nil && !kube.Passing(v.err)
-	if answered || read || hard && refused {
-		g.lookedIn = generation
-	}
-	if answered || hard {
+	shown := v.uid != "" || v.missing // The look shows the Node, or that there is none, even if the cordon has failed.
+	succeeded := v.err == nil || v.missing
+	hard, refused := !g.goal.Hard.IsZero(), v.err != nil && !kube.Passing(v.err)
+	if succeeded || hard {
 		g.looked = number
+	}
+	if shown || hard && refused {
+		g.lookedIn = generation
 	}
 }
 
-// handleUncordon handles that somebody uncordoned the node. The node stays open for the present generation, even if that has begun since the
-// look. The agent knows which of the events want the node closed again, and begins the next generation for them.
+// handleUncordon handles that somebody uncordoned the node. It stays uncordoned in the present generation, even if that has begun since the look. The
+// agent knows which of the events want the node cordoned again, and begins the next generation for them.
 func (g *guard) handleUncordon(v view) {
 	g.uncordonedIn = g.goal.Generation
-	// Pods that came after the lifted cordon stay. But if a cordon was lifted before, and another event has closed the node again, the pods that
-	// came after the first of the two cordons stay: that time is Goal.Before.
-	closedAgain := g.goal.Close && !g.goal.Before.IsZero()
-	if !closedAgain {
-		g.liftedStamp = v.cordonStamp
+	// Pods that came after the cordon stay. But if the node was uncordoned before, and another event has cordoned it again, the pods that came after
+	// the first of the two cordons stay: that time is Goal.Before.
+	cordonedAgain := g.goal.Cordon && !g.goal.Before.IsZero()
+	if !cordonedAgain {
+		g.formerCordonStamp = v.cordonStamp
 	}
 	g.pods.Rejudge()
-	reopened := Progress{Kind: state.NodeReopened}
-	reopened.Claim, _ = parseClaim(v.claim) // If the operator has removed the annotation, too, the claim names no events.
-	g.report(reopened)
+	claim, _ := parseClaim(v.claim) // If the operator has removed the annotation, too, the claim names no events.
+	g.report(Progress{Kind: state.NodeUncordoned, Claim: claim})
 }
 
 // handleMissingNode handles that there is no Node: it was deleted, or the kubelet has not registered it in this boot. It reports that once.
@@ -407,7 +407,7 @@ func (g *guard) handleNodeError(v view) {
 	} else {
 		g.view = v
 	}
-	passing, wantsCordon := kube.Passing(v.err), g.cordonPending() && g.view.cordon != CordonLeft
+	passing, wantsCordon := kube.Passing(v.err), g.cordonPending() && g.view.cordon != CordonOptedOut
 	if passing && !wantsCordon { // No cordon waits for the next look, so the failure harms nobody.
 		return
 	}
@@ -415,40 +415,41 @@ func (g *guard) handleNodeError(v view) {
 		g.cordonDecided = time.Now() // Evictions do not wait for the cordon any more.
 	}
 	if why := g.trouble.Note(v.err); why != "" {
-		g.report(Progress{Kind: state.NodeUnclosable, Detail: g.cordonTrouble(why)})
+		g.report(Progress{Kind: state.NodeCordonFailed, Detail: g.cordonTrouble(why)})
 	}
 }
 
 // handleNode handles a Node that was read, and that was cordoned in the same look if the goal asked for that.
 func (g *guard) handleNode(v view) {
 	before := g.view
-	another, newlyClosed := before.uid != v.uid, v.closed() && !before.closed()
-	sawOpen := before.cordon == CordonNone && !before.missing
-	if v.cordon == CordonOurs && !another && (before.cordon == CordonSet || sawOpen) {
-		v.cordon = CordonSet // It was this guard, even if the answer to its patch was lost.
-	}
-	if newlyClosed || another {
-		// Until now the node was open, or this is another Node. Pods may have come since the last look, and no earlier proof counts.
+	another, newlyCordoned := before.uid != v.uid, v.cordoned() && !before.cordoned()
+	g.trouble, g.view = kube.Trouble{}, v
+	if another || newlyCordoned { // Pods may have come since the last look, and no earlier proof counts.
 		g.epoch++
 		g.cordonDecided = time.Now()
 		g.renewVolumes()
 	}
-	g.trouble, g.view = kube.Trouble{}, v
-	if newlyClosed && !g.staysOpen() {
-		g.pods.Restart() // Pods that came back to an open node need not come back to a closed one.
+	if newlyCordoned && !g.staysUncordoned() {
+		g.pods.Restart() // Pods that came back to a node without a cordon need not come back to a cordoned one.
 		g.pods.Rejudge()
 	}
-	if g.cordonDecided.IsZero() && (v.closed() || g.hasLooked()) { // An open node is decided only by a look of this generation.
+	if g.cordonDecided.IsZero() && (v.cordoned() || g.hasLooked()) { // Without a cordon, only a look of this generation decides.
 		g.cordonDecided = time.Now()
 	}
-	cordonChanged := v.cordon != before.cordon || another
-	if cordonChanged && v.cordon != CordonLifted { // handleUncordon reports CordonLifted.
-		g.report(v.cordon.progress())
+	g.reportChange(before, another)
+}
+
+// reportChange reports what the last look has found out about the cordon and the label, compared with the look before. another: that was a look at
+// another Node, or there was none.
+func (g *guard) reportChange(before view, another bool) {
+	cordonChanged := g.view.cordon != before.cordon || another
+	if cordonChanged && g.view.cordon != Uncordoned { // handleUncordon reports Uncordoned.
+		g.report(g.view.cordon.progress())
 	}
-	if v.labeled && !before.labeled && !another {
+	if g.view.labeled && !before.labeled && !another {
 		g.report(Progress{Kind: state.NodeExcluded})
 	}
-	g.reportLabelRefusal(v.labelErr)
+	g.reportLabelRefusal(g.view.labelErr)
 }
 
 // reportLabelRefusal reports each new reason why ExcludeLabel could not be written; nil is no reason. After a conflict, the next look tries again,
@@ -462,7 +463,7 @@ func (g *guard) reportLabelRefusal(err error) {
 // concludeDrain reports the node drained once a list proves that no pod has to go, and volumes are free. It returns when to call it again; zero
 // means after the next event.
 func (g *guard) concludeDrain(now time.Time) time.Time {
-	if g.drained() || g.view.limited { // It is reported already, or operators opted the pods out.
+	if g.drained() || g.view.mayNotEvict { // It is reported already, or operators opted the pods out.
 		return time.Time{}
 	}
 	cordonKnown := g.hasLooked() && !g.cordonDecided.IsZero() && !g.cordonPending()
@@ -487,6 +488,6 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 
 // cordonPending reports whether the guard is still trying to cordon the node, so that pods may still come. It is false if the cordon was refused.
 func (g *guard) cordonPending() bool {
-	wanted := !g.view.closed() && !g.view.missing && !g.staysOpen()
+	wanted := !g.view.cordoned() && !g.view.missing && !g.staysUncordoned()
 	return wanted && (g.view.err == nil || kube.Passing(g.view.err))
 }

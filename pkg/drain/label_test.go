@@ -36,8 +36,8 @@ func TestLabel_IsTakenBackAlone(t *testing.T) {
 			s.ChangeNode(uncordoned)
 			lifted := time.Now()
 			await(t, "that the label is gone", func() bool { return !labeled(s) })
-			if after := time.Since(lifted); after > 6*time.Second || len(r.of(state.NodeReopened)) != 1 {
-				t.Errorf("gone after %s, reported %+v", after, r.of(state.NodeReopened))
+			if after := time.Since(lifted); after > 6*time.Second || len(r.of(state.NodeUncordoned)) != 1 {
+				t.Errorf("gone after %s, reported %+v", after, r.of(state.NodeUncordoned))
 			}
 			time.Sleep(time.Minute)
 			if labeled(s) || s.CurrentNode().Spec.Unschedulable {
@@ -96,7 +96,7 @@ func TestLabel_IsTriedAgain(t *testing.T) {
 			r := drained(t, s, opts)
 			s.Answer("patch", c.answer, c.answer)
 			s.UncordonAs("kubectl")
-			r.await(state.NodeReopened)
+			r.await(state.NodeUncordoned)
 			await(t, "that the label is off", func() bool { return s.CurrentNode().Labels[drain.ExcludeLabel] == "" })
 			time.Sleep(time.Minute)
 			r.reported(1, state.NodeExcluded)
@@ -111,7 +111,7 @@ func TestLabel_IsTakenOffThoughTheGuardEnds(t *testing.T) {
 		r.await(state.NodeExcluded)
 		s.Answer("patch", apitest.Unavailable())
 		s.UncordonAs("kubectl")
-		r.await(state.NodeReopened)
+		r.await(state.NodeUncordoned)
 		r.stop()
 		if label := s.CurrentNode().Labels[drain.ExcludeLabel]; label != "" {
 			t.Errorf("the label is %q", label)
@@ -177,7 +177,7 @@ func TestLabel_NotNextToALaterCordonOfOthers(t *testing.T) {
 		labeled := func() bool { return s.CurrentNode().Labels[drain.ExcludeLabel] != "" }
 		r := drained(t, s, drain.Options{ExcludeFromLoadBalancers: true})
 		s.ChangeNode(unclaimed, "kubectl")
-		r.await(state.NodeReopened)
+		r.await(state.NodeUncordoned)
 		await(t, "that the label is gone", func() bool { return !labeled() })
 		s.CordonAs("kubectl")
 		time.Sleep(time.Minute)

@@ -68,7 +68,7 @@ func TestLook_WaitsForANodeToRegister(t *testing.T) {
 			s.RegisterNode()
 			s.AddPod(pod("a"), 0)
 			registered := time.Now()
-			r.await(state.NodeClosed)
+			r.await(state.NodeCordoned)
 			if after := time.Since(registered); after > time.Second {
 				t.Errorf("cordoned %s after it was registered", after)
 			}
@@ -111,8 +111,8 @@ func TestLook_NewNode(t *testing.T) {
 		r := drained(t, s, drain.Options{})
 		s.RegisterNode()
 		await(t, "another cordon", func() bool { return s.CurrentNode().Spec.Unschedulable })
-		await(t, "the word of it", func() bool { return len(r.of(state.NodeClosed)) == 2 })
-		r.reported(0, state.NodeReopened)
+		await(t, "the word of it", func() bool { return len(r.of(state.NodeCordoned)) == 2 })
+		r.reported(0, state.NodeUncordoned)
 		s.AddPod(pod("late"), 0)
 		r.await(state.PodGone, "default/late")
 	})

@@ -23,7 +23,7 @@ import (
 type Claim struct {
 	// Writer is the program that has set the cordon.
 	Writer string `json:"writer,omitempty"`
-	// Event is the ID of the event that comes first, and Kind its kind. Events are the IDs of all events for which the node was closed. They
+	// Event is the ID of the event that comes first, and Kind its kind. Events are the IDs of all events for which the node was cordoned. They
 	// have no meaning for this package.
 	Event  string    `json:"event"`
 	Kind   string    `json:"kind"`
@@ -47,15 +47,15 @@ type CordonResult string
 
 // The ways in which a node can be found or made unschedulable.
 const (
-	// CordonSet: this guard has cordoned the node. CordonOurs: the cordon is ours, from before this guard.
+	// CordonSet: this guard has cordoned the node. CordonKept: the cordon is ours, and was there before this guard.
 	CordonSet  CordonResult = "set"
-	CordonOurs CordonResult = "ours"
+	CordonKept CordonResult = "kept"
 	// CordonForeign: somebody else has cordoned the node. That cordon is respected.
 	CordonForeign CordonResult = "foreign"
-	// CordonLeft: operators opted the node out with its ActionAnnotation.
-	CordonLeft CordonResult = "left"
-	// CordonLifted: somebody uncordoned the node, and it stays open.
-	CordonLifted CordonResult = "lifted"
+	// CordonOptedOut: operators opted the node out with its ActionAnnotation.
+	CordonOptedOut CordonResult = "opted-out"
+	// Uncordoned: somebody uncordoned the node, and it is not cordoned again.
+	Uncordoned CordonResult = "uncordoned"
 	// CordonNone: the node is not cordoned yet, there is no Node, or the cordon was refused.
 	CordonNone CordonResult = ""
 )
@@ -64,17 +64,17 @@ const (
 func (r CordonResult) progress() Progress {
 	switch r {
 	case CordonForeign:
-		return Progress{Kind: state.NodeFoundClosed}
-	case CordonLeft:
+		return Progress{Kind: state.CordonFound}
+	case CordonOptedOut:
 		return Progress{Kind: state.NodeOptedOut}
-	case CordonLifted:
-		return Progress{Kind: state.NodeReopened}
-	case CordonSet, CordonOurs, CordonNone: // CordonNone comes only from a dry run, which would set the cordon.
+	case Uncordoned:
+		return Progress{Kind: state.NodeUncordoned}
+	case CordonSet, CordonKept, CordonNone: // CordonNone comes only from a dry run, which would set the cordon.
 	}
-	return Progress{Kind: state.NodeClosed, Detail: string(r)}
+	return Progress{Kind: state.NodeCordoned, Detail: string(r)}
 }
 
-// view is the result of one look at the Node (Node.close).
+// view is the result of one look at the Node (Node.look).
 type view struct {
 	// err is why the Node could not be read or cordoned; uid is set if it was read. missing: there is no Node.
 	err     error
@@ -86,23 +86,24 @@ type view struct {
 	unschedulable, foreignClaim bool
 	// autoscaled: Cluster Autoscaler is removing the Node.
 	autoscaled bool
-	// ours: our claim or our label is on the Node. labeled: our label is. limited: operators opted the node's pods out.
-	ours, labeled, limited bool
-	// reopened: somebody has uncordoned the Node since the look before. open: the Node stays open because of this uncordon, or an earlier one.
-	reopened, open bool
+	// ours: our claim or our label is on the Node. labeled: our label is. mayNotEvict: operators opted the node's pods out.
+	ours, labeled, mayNotEvict bool
+	// uncordoned: somebody has uncordoned the Node since the look before. staysUncordoned: because of this uncordon, or an earlier one, the Node is
+	// not cordoned again.
+	uncordoned, staysUncordoned bool
 	// claim is the value of CordonAnnotation.
 	claim string
-	// cordonStamp is when the cordon was set, by the API server's clock. It is also known for a cordon of ours that somebody has lifted. Zero
-	// if the Node does not say.
+	// cordonStamp is when the cordon was set, by the API server's clock. It is also known for a cordon of ours that somebody has taken off.
+	// Zero if the Node does not say.
 	cordonStamp time.Time
-	// wrongLabel: ExcludeLabel is still to be set or taken off. labelErr is why that has failed.
-	wrongLabel bool
+	// lacksLabel: ExcludeLabel is still to be set. labelErr is why that has failed.
+	lacksLabel bool
 	labelErr   error
 }
 
-// closed reports whether the node takes no pods.
-func (v view) closed() bool {
-	return v.cordon == CordonSet || v.cordon == CordonOurs || v.cordon == CordonForeign
+// cordoned reports whether the node takes no pods, no matter who has cordoned it.
+func (v view) cordoned() bool {
+	return v.cordon == CordonSet || v.cordon == CordonKept || v.cordon == CordonForeign
 }
 
 // memory is what a guard knows from earlier looks.
@@ -113,11 +114,13 @@ type memory struct {
 	lookedIn, uncordonedIn int
 }
 
-// anotherThan reports whether a Node with another UID was seen before.
+// sawAnother reports whether a Node with another UID was seen before.
 func (m memory) sawAnother(uid types.UID) bool { return m.view.uid != "" && m.view.uid != uid }
 
-// staysOpen reports whether somebody has uncordoned the node, and no reason for the goal has joined since. Then it is not cordoned again.
-func (m memory) staysOpen(goal Goal) bool { return !goal.Close || m.uncordonedIn == goal.Generation }
+// staysUncordoned reports whether somebody has uncordoned the node, and no reason for the goal has joined since. Then it is not cordoned again.
+func (m memory) staysUncordoned(goal Goal) bool {
+	return !goal.Cordon || m.uncordonedIn == goal.Generation
+}
 
 // watched returns the Node as Options.Watched shows it. It returns nil if the Node is to be read: the watch is older than the last look, or that
 // look failed.
@@ -135,106 +138,100 @@ func (n *Node) watched(last view) *corev1.Node {
 	return node
 }
 
-// close makes one look: it reads the Node, cordons it if the goal asks for that and the Node is not cordoned, and brings ExcludeLabel up to date.
-// before is what the guard knows from earlier looks. If the read fails, the view has only err; if the cordon fails, it also has the Node's uid.
-func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
-	precedence := kube.First // The node may have to be cordoned.
-	if before.view.closed() {
-		precedence = kube.InTurn
-	}
+// look makes one look: it reads the Node, cordons it if the goal asks for that and the Node is not cordoned, and sets ExcludeLabel. before is what the
+// guard knows from earlier looks. If the read fails, the view has only err; if the cordon fails, it also has what was read.
+func (n *Node) look(ctx context.Context, goal Goal, before memory) view {
 	node := n.watched(before.view)
 	if node == nil {
+		precedence := kube.First // The node may have to be cordoned.
+		if before.view.cordoned() {
+			precedence = kube.InTurn
+		}
 		var err error
 		if node, err = n.get(ctx, precedence); err != nil {
 			return view{err: err, missing: kube.NotFound(err)}
 		}
 	}
 	if before.sawAnother(node.UID) {
-		before.view, before.uncordonedIn = view{}, 0 // An uncordon was about the Node before.
+		before = memory{} // It is about the Node before.
 	}
-	reopened := n.reopened(node, before.view)
-	v := n.viewOf(node, n.cordonOf(node, goal, before, reopened))
-	v.reopened, v.open = reopened, reopened || before.staysOpen(goal)
+	v := n.viewOf(node, goal, before)
 	if v.cordon == CordonNone {
 		goal.Claim.Writer = n.opts.Writer
-		var err error
-		node, err = n.patch(ctx, cordonPatch(node, goal.Claim), n.opts.Writer, kube.First, goal.patchTimeout())
-		if apierrors.IsInvalid(err) {
-			err = errAnotherNode // The patch names the UID, and the API server says that it cannot be changed. The next look reads the new Node.
-		}
-		if err != nil {
-			v.err = err
+		if node, v.err = n.patch(ctx, cordonPatch(node, goal.Claim), n.opts.Writer, kube.First, goal.patchTimeout()); v.err != nil {
+			if apierrors.IsInvalid(v.err) { // The patch names the UID, and the API server says that it cannot be changed.
+				v.err = errAnotherNode // The next look reads the new Node.
+			}
 			return v
 		}
-		v = n.viewOf(node, CordonSet)
+		v = n.viewOf(node, goal, before)
+		v.cordon = CordonSet
 	}
-	patch := n.labelPatch(node, v)
-	v.wrongLabel = patch != nil
-	newlyClosed := v.closed() && !before.view.closed()
-	if patch == nil || newlyClosed { // Evictions do not wait for the label: the next look, which comes at once, sets it.
-		return v
-	}
-	if node, v.labelErr = n.patch(ctx, patch, n.labelManager(), kube.InTurn, goal.patchTimeout()); v.labelErr == nil {
-		v.version, v.wrongLabel, v.labeled, v.ours = node.ResourceVersion, false, true, true
+	newlyCordoned := v.cordoned() && !before.view.cordoned()
+	if v.lacksLabel && !newlyCordoned { // Evictions do not wait for the label: the next look, which comes at once, sets it.
+		if node, v.labelErr = n.patch(ctx, n.labelPatch(node), n.labelManager(), kube.InTurn, goal.patchTimeout()); v.labelErr == nil {
+			v.version, v.lacksLabel, v.labeled, v.ours = node.ResourceVersion, false, true, true
+		}
 	}
 	return v
 }
 
-// viewOf returns the view of a Node that was read. cordon is how the Node is cordoned.
-func (n *Node) viewOf(node *corev1.Node, cordon CordonResult) view {
+// viewOf returns the view of a Node that was read, compared with what the guard knows from earlier looks.
+func (n *Node) viewOf(node *corev1.Node, goal Goal, before memory) view {
+	claimIsOurs := n.claimIsOurs(node)
 	v := view{
-		cordon: cordon, uid: node.UID, version: node.ResourceVersion, limited: mayNotEvict(node), unschedulable: node.Spec.Unschedulable,
-		autoscaled: autoscaled(node), claim: node.Annotations[CordonAnnotation],
+		uid: node.UID, version: node.ResourceVersion, mayNotEvict: mayNotEvict(node), unschedulable: node.Spec.Unschedulable,
+		foreignClaim: node.Spec.Unschedulable && hasClaim(node) && !claimIsOurs, autoscaled: autoscaled(node), claim: node.Annotations[CordonAnnotation],
+		labeled: node.Labels[ExcludeLabel] == n.opts.Writer, uncordoned: wasUncordoned(node, before.view),
 	}
-	mine := n.isMine(node)
-	v.foreignClaim = v.unschedulable && hasClaim(node) && !mine
-	if v.unschedulable || mine { // There is a cordon, or our claim is left from a cordon that was lifted.
+	v.ours = claimIsOurs || v.labeled
+	v.staysUncordoned = v.uncordoned || before.staysUncordoned(goal)
+	v.cordon = n.cordonOf(node, v, before.view)
+	if v.unschedulable || claimIsOurs { // There is a cordon, or our claim is left from a cordon that somebody has taken off.
 		v.cordonStamp = n.cordonStamp(node)
 	}
-	v.labeled = node.Labels[ExcludeLabel] == n.opts.Writer
-	v.ours = mine || v.labeled
+	_, anyLabel := node.Labels[ExcludeLabel]
+	v.lacksLabel = n.opts.ExcludeFromLoadBalancers && v.cordoned() && !v.staysUncordoned && !v.mayNotEvict && !anyLabel
 	return v
 }
 
 var errAnotherNode = errors.New("there is another Node of that name now")
 
-// cordonOf says how the Node is cordoned. CordonNone means that the guard has to cordon it now. A node that somebody has uncordoned is cordoned
-// again only when a further reason has joined the goal (Goal.Generation). reopened is the result of n.reopened for this Node.
-func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory, reopened bool) CordonResult {
+// cordonOf says how the Node is cordoned. v is what else this look shows, and last is the last look. CordonNone means that the guard has to cordon the
+// Node now.
+func (n *Node) cordonOf(node *corev1.Node, v, last view) CordonResult {
+	lastSawNoCordon := last.uid == node.UID && last.cordon == CordonNone && !last.missing
 	switch {
 	case MayNotCordon(node):
-		return CordonLeft
-	case node.Spec.Unschedulable && n.isMine(node) && !n.setByOther(node):
-		return CordonOurs
-	case node.Spec.Unschedulable:
+		return CordonOptedOut
+	case v.unschedulable && (!n.claimIsOurs(node) || n.cordonedByOther(node)):
 		return CordonForeign
-	case reopened || before.staysOpen(goal):
-		return CordonLifted
+	case v.unschedulable && (last.cordon == CordonSet || lastSawNoCordon):
+		return CordonSet // It was this guard, even if the answer to its patch was lost.
+	case v.unschedulable:
+		return CordonKept
+	case v.staysUncordoned:
+		return Uncordoned
 	}
 	return CordonNone
 }
 
-// reopened reports whether somebody has uncordoned the Node since the last look, whose result is before. That is so if the Node is schedulable
-// now, and was not then. It is also so if the Node has a new claim: it was cordoned and uncordoned in between. It is not so if the program that
-// had cordoned the Node has lifted its own cordon: that program has removed its claim, too.
-func (n *Node) reopened(node *corev1.Node, before view) bool {
-	autoscalerGaveUp := before.autoscaled && !autoscaled(node) // Then it has lifted any cordon.
+// wasUncordoned reports whether somebody has uncordoned the Node since the last look. That is so if the Node is schedulable now, and was not then. It
+// is also so if the Node has a new claim: it was cordoned and uncordoned in between. It is not so if a program has taken off its own cordon: that
+// program has removed its claim, too.
+func wasUncordoned(node *corev1.Node, last view) bool {
+	autoscalerGaveUp := last.autoscaled && !autoscaled(node) // Then it has taken off any cordon.
 	if node.Spec.Unschedulable || autoscalerGaveUp {
 		return false
 	}
 	claim := node.Annotations[CordonAnnotation]
-	newClaim, liftedByWriter := claim != before.claim && claim != "", before.foreignClaim && claim == ""
-	return newClaim || before.unschedulable && !liftedByWriter
+	newClaim, byItsWriter := claim != last.claim && claim != "", last.foreignClaim && claim == ""
+	return newClaim || last.unschedulable && !byItsWriter
 }
 
-// labelPatch returns the patch that sets ExcludeLabel on a cordoned Node that has no such label; nil if nothing is to be set.
-func (n *Node) labelPatch(node *corev1.Node, v view) map[string]any {
-	_, labeled := node.Labels[ExcludeLabel]
-	wanted := n.opts.ExcludeFromLoadBalancers && v.closed() && !v.open && !v.limited
-	if !wanted || labeled {
-		return nil
-	}
-	metadata := asSeen(node)
+// labelPatch returns the patch that sets ExcludeLabel.
+func (n *Node) labelPatch(seen *corev1.Node) map[string]any {
+	metadata := asSeen(seen)
 	metadata["labels"] = map[string]any{ExcludeLabel: n.opts.Writer}
 	return map[string]any{"metadata": metadata}
 }
@@ -257,26 +254,26 @@ func hasClaim(node *corev1.Node) bool {
 	return claimed
 }
 
-// isMine reports whether the claim on the Node is this writer's. A claim that cannot be parsed names no writer, so it counts as this writer's.
-func (n *Node) isMine(node *corev1.Node) bool {
+// claimIsOurs reports whether there is a claim on the Node, and it is ours. A claim that cannot be parsed names no writer, so it counts as ours.
+func (n *Node) claimIsOurs(node *corev1.Node) bool {
 	claim, _ := readClaim(node)
 	return hasClaim(node) && claim.OfWriter(n.opts.Writer)
 }
 
-// setByOther reports whether somebody else has made the node unschedulable, by its managed fields. Our claim may still be on the Node: it is left
-// over from a cordon of ours that was lifted. Without managed fields, setByOther is false.
-func (n *Node) setByOther(node *corev1.Node) bool {
-	by, found := n.closedBy(node)
+// cordonedByOther reports whether somebody else has made the node unschedulable, by its managed fields. Our claim may still be on the Node: it is left
+// over from a cordon of ours that was taken off. Without managed fields, cordonedByOther is false.
+func (n *Node) cordonedByOther(node *corev1.Node) bool {
+	by, found := n.cordonedBy(node)
 	return found && !n.writes(by.Manager)
 }
 
 // writes reports whether a field manager is nth on this machine, or this writer.
 func (n *Node) writes(manager string) bool { return manager == Host || manager == n.opts.Writer }
 
-// closedBy returns the managed fields of the manager that has made the node unschedulable. If several have, ours comes first. found is false if
+// cordonedBy returns the managed fields of the manager that has made the node unschedulable. If several have, ours comes first. found is false if
 // no manager is known to have.
-func (n *Node) closedBy(node *corev1.Node) (by metav1.ManagedFieldsEntry, found bool) {
-	for _, m := range ClosedBy(node) {
+func (n *Node) cordonedBy(node *corev1.Node) (by metav1.ManagedFieldsEntry, found bool) {
+	for _, m := range CordonedBy(node) {
 		if !found || !n.writes(by.Manager) {
 			by, found = m, true
 		}
@@ -284,8 +281,8 @@ func (n *Node) closedBy(node *corev1.Node) (by metav1.ManagedFieldsEntry, found 
 	return by, found
 }
 
-// ClosedBy returns the managed fields of those who have made a Node unschedulable, reduced to that field.
-func ClosedBy(node *corev1.Node) (all []metav1.ManagedFieldsEntry) {
+// CordonedBy returns the managed fields of those who have made a Node unschedulable, reduced to that field.
+func CordonedBy(node *corev1.Node) (all []metav1.ManagedFieldsEntry) {
 	for _, m := range node.ManagedFields {
 		var fields struct {
 			Spec map[string]json.RawMessage `json:"f:spec"`
@@ -301,11 +298,11 @@ func ClosedBy(node *corev1.Node) (all []metav1.ManagedFieldsEntry) {
 	return all
 }
 
-// cordonStamp returns when the node was cordoned, by the API server's clock, from its managed fields. If our cordon was lifted, but our claim is
+// cordonStamp returns when the node was cordoned, by the API server's clock, from its managed fields. If our cordon was taken off, but our claim is
 // still there, it returns when the claim was written. Only Host can know the latter: its other keys have another manager (labelManager). It is
 // zero if the managed fields do not say.
 func (n *Node) cordonStamp(node *corev1.Node) time.Time {
-	by, found := n.closedBy(node)
+	by, found := n.cordonedBy(node)
 	for _, m := range node.ManagedFields {
 		wroteClaim := m.Manager == Host && m.Subresource == ""
 		if !found && n.opts.Writer == Host && wroteClaim {
@@ -340,9 +337,9 @@ func (n *Node) Claim(ctx context.Context) (claim Claim, ok bool, err error) {
 	}
 	claim, ok = readClaim(node)
 	claim.UID, claim.Stamp = node.UID, n.cordonStamp(node)
-	mine, labeled := ok && claim.OfWriter(n.opts.Writer), node.Labels[ExcludeLabel] == n.opts.Writer
-	if mine || !labeled {
-		return claim, mine, nil
+	ours, labeled := ok && claim.OfWriter(n.opts.Writer), node.Labels[ExcludeLabel] == n.opts.Writer
+	if ours || !labeled {
+		return claim, ours, nil
 	}
 	const label = "label"
 	return Claim{Writer: n.opts.Writer, Event: label, Kind: label, BootID: node.Status.NodeInfo.BootID, Since: time.Now().UTC(), UID: node.UID}, true, nil
@@ -368,9 +365,9 @@ type UncordonResult string
 const (
 	// UncordonLifted: the node takes pods again.
 	UncordonLifted UncordonResult = "lifted"
-	// UncordonNotOurs: there was no cordon of ours to lift. UncordonOpened: somebody else has lifted our cordon before.
-	UncordonNotOurs UncordonResult = "not-ours"
-	UncordonOpened  UncordonResult = "opened"
+	// UncordonNotOurs: there was no cordon of ours to take off. UncordonedBefore: somebody else has uncordoned the node before.
+	UncordonNotOurs  UncordonResult = "not-ours"
+	UncordonedBefore UncordonResult = "opened"
 	// UncordonNodeGone: there is no such Node any more.
 	UncordonNodeGone UncordonResult = "node-gone"
 )
@@ -418,10 +415,10 @@ var errNotReady = kube.NotYet{Text: "the node is not Ready yet", Pause: lookEver
 
 // uncordonOf says what an uncordon of this Node does, without doing it.
 func (n *Node) uncordonOf(node *corev1.Node) UncordonResult {
-	switch mine := n.isMine(node); {
-	case mine && !node.Spec.Unschedulable: // Our claim is left, but the cordon is lifted.
-		return UncordonOpened
-	case !mine || n.setByOther(node):
+	switch ours := n.claimIsOurs(node); {
+	case ours && !node.Spec.Unschedulable: // Our claim is left without its cordon.
+		return UncordonedBefore
+	case !ours || n.cordonedByOther(node):
 		return UncordonNotOurs
 	}
 	if other := neededBy(node); other != "" {
@@ -456,13 +453,13 @@ func cordonPatch(seen *corev1.Node, claim Claim) map[string]any {
 // uncordonPatch returns the patch that removes our keys from the Node, and also the cordon if result is UncordonLifted. It returns nil if nothing
 // on the Node is ours. In a merge patch, a key with nil is removed.
 func (n *Node) uncordonPatch(node *corev1.Node, result UncordonResult) map[string]any {
-	mine := n.isMine(node)
+	claimIsOurs := n.claimIsOurs(node)
 	labeled := node.Labels[ExcludeLabel] == n.opts.Writer
-	if !mine && !labeled {
+	if !claimIsOurs && !labeled {
 		return nil
 	}
 	metadata := asSeen(node)
-	if mine {
+	if claimIsOurs {
 		metadata["annotations"] = map[string]any{CordonAnnotation: nil}
 	}
 	if labeled {
@@ -472,7 +469,7 @@ func (n *Node) uncordonPatch(node *corev1.Node, result UncordonResult) map[strin
 	if result == UncordonLifted {
 		spec["unschedulable"] = nil
 	}
-	if own := n.opts.OwnTaint; mine && own != nil && slices.ContainsFunc(node.Spec.Taints, own) {
+	if own := n.opts.OwnTaint; claimIsOurs && own != nil && slices.ContainsFunc(node.Spec.Taints, own) {
 		spec["taints"] = slices.DeleteFunc(slices.Clone(node.Spec.Taints), own)
 	}
 	return map[string]any{"metadata": metadata, "spec": spec}
@@ -487,7 +484,7 @@ func (g Goal) patchTimeout() time.Duration {
 }
 
 // enter waits for a place at Options.Requests, the gate for requests for Nodes. The caller has to call leave afterwards. Reads and cordons of a
-// node that is not closed yet have the precedence kube.First, so that nodes are closed soon.
+// node that is not cordoned yet have the precedence kube.First, so that nodes are cordoned soon.
 func (n *Node) enter(ctx context.Context, precedence kube.Precedence) (leave func(), err error) {
 	if urgent := n.opts.Urgent; urgent != nil && urgent() {
 		precedence = kube.Urgent

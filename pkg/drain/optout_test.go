@@ -25,13 +25,13 @@ func TestOptOut_NodeAtAnyTime(t *testing.T) {
 		free()
 		asked := count(s, "evict")
 		time.Sleep(time.Minute)
-		if n := count(s, "evict"); n != asked || !s.HasPod("default/a") || !r.task.Result().Limited {
+		if n := count(s, "evict"); n != asked || !s.HasPod("default/a") || !r.task.Result().MayNotEvict {
 			t.Errorf("%d evictions, %+v", n-asked, r.task.Result())
 		}
 		set(s, "")
 		r.await(state.PodGone, "default/a")
 		await(t, "that it is drained again", func() bool { return r.last().Kind == state.NodeEmpty })
-		if result := r.task.Result(); result.Limited || result.Evicted != 1 {
+		if result := r.task.Result(); result.MayNotEvict || result.Evicted != 1 {
 			t.Errorf("the result is %+v", result)
 		}
 	})
@@ -43,8 +43,8 @@ func TestOptOut_NodeAnnotation(t *testing.T) {
 		cordon             drain.CordonResult
 		patches, evictions int
 	}{
-		"ignore": {drain.CordonLeft, 0, 0},
-		"notify": {drain.CordonLeft, 0, 0},
+		"ignore": {drain.CordonOptedOut, 0, 0},
+		"notify": {drain.CordonOptedOut, 0, 0},
 		"cordon": {drain.CordonSet, 1, 0},
 		"drain":  {drain.CordonSet, 1, 1},
 		"dance":  {drain.CordonSet, 1, 1},
@@ -62,10 +62,10 @@ func TestOptOut_NodeAnnotation(t *testing.T) {
 			} else {
 				r.succeed()
 			}
-			if left := r.last().State.Left; left != (want.cordon == drain.CordonLeft) {
+			if left := r.last().State.MayNotCordon; left != (want.cordon == drain.CordonOptedOut) {
 				t.Errorf("reported is %+v", r.last().State)
 			}
-			if r.result.Cordon != want.cordon || r.result.Limited != (want.evictions == 0) {
+			if r.result.Cordon != want.cordon || r.result.MayNotEvict != (want.evictions == 0) {
 				t.Errorf("the result is %+v", r.result)
 			}
 			if count(s, "patch") != want.patches || count(s, "evict") != want.evictions {
@@ -84,7 +84,7 @@ func TestOptOut_NodeBeforeTheFirstLook(t *testing.T) {
 		s.ChangeNode(change)
 		s.Always("get node", apitest.Unavailable())
 		goal := goalWithin(true, 2*time.Minute)
-		goal.Limited = true
+		goal.MayNotEvict = true
 		r := start(t, s, drain.Options{}, goal)
 		time.Sleep(time.Minute)
 		requested(t, s, 0, "evict", "delete")

@@ -18,7 +18,7 @@ import (
 func TestOutage_ReportedOnceAfterTenSeconds(t *testing.T) {
 	t.Parallel()
 	for what, kind := range map[string]state.TransitionKind{
-		"get node": state.NodeUnclosable, "patch node": state.NodeUnclosable, "list pods": state.PodRefused,
+		"get node": state.NodeCordonFailed, "patch node": state.NodeCordonFailed, "list pods": state.PodRefused,
 	} {
 		for name, c := range map[string]struct {
 			answer apitest.Answer

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// sign is a mark on a Node by which another program or an operator says: I am emptying this node, keep it closed. Some programs set it instead
+// sign is a mark on a Node by which another program or an operator says: I am emptying this node, keep it cordoned. Some programs set it instead
 // of a cordon. If the node is cordoned already, only the sign shows that another program needs the cordon, too. Either taint or condition is set.
 type sign struct {
 	taint     string                   // the key of a taint
@@ -21,7 +21,7 @@ type sign struct {
 const autoscalerTaint = "ToBeDeletedByClusterAutoscaler"
 
 // signs are the marks that nth knows. Cluster Autoscaler's DeletionCandidateOfClusterAutoscaler is not among them: it marks a node that may be
-// chosen. kured's annotation is not among them, either: it is set long before kured closes the node, and may outlast a reboot. Besides, kured
+// chosen. kured's annotation is not among them, either: it is set long before kured cordons the node, and may outlast a reboot. Besides, kured
 // never uncordons a node that it found cordoned. docs/sources.md says where these facts were read.
 var signs = []sign{
 	{taint: "karpenter.sh/disrupted", of: "Karpenter"},
@@ -33,7 +33,7 @@ var signs = []sign{
 	{condition: "MaintenanceInProgress", of: "the maintenance in progress"},
 }
 
-// on reports whether the sign is on a Node. A taint with the effect PreferNoSchedule does not count: it closes no node.
+// on reports whether the sign is on a Node. A taint with the effect PreferNoSchedule does not count: it keeps no pod away.
 func (s sign) on(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == s.condition && c.Status == corev1.ConditionTrue
@@ -42,7 +42,7 @@ func (s sign) on(node *corev1.Node) bool {
 	})
 }
 
-// neededBy names who besides nth needs a node to stay closed, as part of a sentence; empty if nobody does.
+// neededBy names who besides nth needs a node to stay cordoned, as part of a sentence; empty if nobody does.
 func neededBy(node *corev1.Node) string {
 	for _, s := range signs {
 		if s.on(node) {

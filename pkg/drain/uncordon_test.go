@@ -120,7 +120,7 @@ func TestUncordon_OnlyWhatIsOurs(t *testing.T) {
 		"somebody's cordon after ours":          {[]func(*corev1.Node){cordoned(ours), setBy("kubectl")}, drain.UncordonNotOurs, 1, true, ""},
 		"no cordon":                             {nil, drain.UncordonNotOurs, 0, false, ""},
 		"a cordon of ours that somebody lifted": {
-			[]func(*corev1.Node){cordoned(ours), func(n *corev1.Node) { n.Spec.Unschedulable = false }}, drain.UncordonOpened, 1, false, "",
+			[]func(*corev1.Node){cordoned(ours), func(n *corev1.Node) { n.Spec.Unschedulable = false }}, drain.UncordonedBefore, 1, false, "",
 		},
 	} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {

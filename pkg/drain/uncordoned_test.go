@@ -39,7 +39,7 @@ func TestUncordoned_ByTheAPIServersClock(t *testing.T) {
 			s.Always("evict default/old", nil)
 			again := start(t, s, opts, goal)
 			result := again.succeed()
-			if s.HasPod("default/old") || !s.HasPod("default/new") || result.Cordon != drain.CordonLifted {
+			if s.HasPod("default/old") || !s.HasPod("default/new") || result.Cordon != drain.Uncordoned {
 				t.Errorf("the result is %+v; the old pod is there: %t, the new one: %t", result, s.HasPod("default/old"), s.HasPod("default/new"))
 			}
 		})
@@ -66,10 +66,10 @@ func TestUncordoned_Pods(t *testing.T) {
 		goal := goalWithin(false, plenty)
 		r := start(t, s, drain.Options{}, goal)
 		r.succeed()
-		if s.HasPod("default/old") || !s.HasPod("default/new") || !s.HasPod("default/waited") || r.result.Cordon != drain.CordonLifted || count(s, "patch") != 0 {
+		if s.HasPod("default/old") || !s.HasPod("default/new") || !s.HasPod("default/waited") || r.result.Cordon != drain.Uncordoned || count(s, "patch") != 0 {
 			t.Errorf("the result is %+v after %d patches", r.result, count(s, "patch"))
 		}
-		r.reported(1, state.NodeReopened)
+		r.reported(1, state.NodeUncordoned)
 	})
 	// The API server remembers one time for each writer. Here the process after this one knows of the uncordon by the Node alone.
 	run(t, "stay after our label is taken off", func(t *testing.T, s *apitest.Server) {
@@ -110,7 +110,7 @@ func TestUncordoned_Pods(t *testing.T) {
 			}
 		}
 		if !s.CurrentNode().Spec.Unschedulable || left > 0 {
-			t.Errorf("20 s before the machine is lost, the node is closed: %t, and has %d pods; reported %+v", s.CurrentNode().Spec.Unschedulable, left, r.of(state.NodeReopened))
+			t.Errorf("20 s before the machine is lost, the node is closed: %t, and has %d pods; reported %+v", s.CurrentNode().Spec.Unschedulable, left, r.of(state.NodeUncordoned))
 		}
 	})
 	// Whose cordon that was, and when it was set, nobody knows.
@@ -123,7 +123,7 @@ func TestUncordoned_Pods(t *testing.T) {
 		s.Answer("get node", slowly(time.Second))
 		s.UncordonAs("kubectl")
 		s.AddPod(pod("new"), 0)
-		r.await(state.NodeReopened)
+		r.await(state.NodeUncordoned)
 		s.Answer("watch", apitest.Expired())
 		s.DropWatches()
 		time.Sleep(5 * time.Second) // All pods have been listed again.
@@ -165,7 +165,7 @@ func TestUncordoned_PodsThatCameSinceStay(t *testing.T) {
 				}
 			}), 0)
 			goal := goalWithin(false, plenty)
-			goal.Before, goal.Close = opened, false
+			goal.Before, goal.Cordon = opened, false
 			result := start(t, s, drain.Options{}, goal).succeed()
 			if s.HasPod("default/a") != c.stays || (result.Skipped == 1) != c.stays {
 				t.Errorf("it is there: %t; the result is %+v", s.HasPod("default/a"), result)
@@ -177,13 +177,13 @@ func TestUncordoned_PodsThatCameSinceStay(t *testing.T) {
 // uncordonedOnce fails unless one uncordon was reported, of a node that stays open until the next generation, which it begins.
 func (r *trial) uncordonedOnce(s *apitest.Server) {
 	r.t.Helper()
-	reported := r.of(state.NodeReopened)
+	reported := r.of(state.NodeUncordoned)
 	if len(reported) != 1 || s.CurrentNode().Spec.Unschedulable {
 		r.t.Errorf("reported %+v; the node is closed: %t", reported, s.CurrentNode().Spec.Unschedulable)
 	}
 	r.adjust(joining)
 	await(r.t, "the cordon of the next generation", func() bool { return s.CurrentNode().Spec.Unschedulable })
-	if reported := r.of(state.NodeReopened); len(reported) != 1 {
+	if reported := r.of(state.NodeUncordoned); len(reported) != 1 {
 		r.t.Errorf("reported again: %+v", reported)
 	}
 }
@@ -228,7 +228,7 @@ func TestUncordoned_BeforeTheGuard(t *testing.T) {
 			s.ChangeNode(func(n *corev1.Node) { n.Annotations[drain.CordonAnnotation] = text })
 			r := start(t, s, drain.Options{}, toCordon())
 			time.Sleep(time.Minute)
-			if reported := r.of(state.NodeReopened); len(reported) != 1 || !reported[0].Claim.Names("event-0") || reported[0].Claim.Names(claim.Event) {
+			if reported := r.of(state.NodeUncordoned); len(reported) != 1 || !reported[0].Claim.Names("event-0") || reported[0].Claim.Names(claim.Event) {
 				t.Errorf("reported %+v", reported)
 			}
 			r.uncordonedOnce(s)

@@ -130,7 +130,7 @@ func TestScripts(t *testing.T) {
 		own := &scripts{server: s}
 		goal := toCordon()
 		r := start(t, s, drain.Options{Scripts: own, ScriptsWait: time.Minute}, goal)
-		r.await(state.NodeClosed)
+		r.await(state.NodeCordoned)
 		time.Sleep(time.Minute)
 		if n := own.runs.Load(); n != 0 {
 			t.Errorf("they ran %d times", n)
@@ -462,7 +462,7 @@ func TestVolumes_OfANodeThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	run(t, "what is not known is reported as unknown", func(t *testing.T, s *apitest.Server) {
 		r := begin(t, s, drain.Options{VolumeWait: 20 * time.Second})
-		r.await(state.NodeClosed)
+		r.await(state.NodeCordoned)
 		s.Always("get node", apitest.Unavailable())
 		r.succeed()
 		if reported := r.of(state.VolumesInUse); len(reported) != 1 || reported[0].Detail != "an unknown number" {

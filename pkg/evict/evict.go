@@ -92,11 +92,11 @@ type Terms struct {
 	Hard, Soft time.Time
 	// From is when evictions begin; zero if that is not known yet. A pod does not wait for a known From beyond limits.evictBy.
 	From time.Time
-	// Closed: the Node takes no pods. Looked is the number of the last look at the Node that has returned; 0 if none has.
-	Closed bool
-	Looked int
-	// Reopened: somebody uncordoned the node, and pods that come now stay.
-	Reopened bool
+	// Cordoned: the Node takes no pods. Looked is the number of the last look at the Node that has returned; 0 if none has.
+	Cordoned bool
+	Looked   int
+	// Uncordoned: somebody uncordoned the node, and pods that come now stay.
+	Uncordoned bool
 	// Since: pods that came to the node after this time stay, too. If it is zero, no pod stays for this reason.
 	Since time.Time
 }
@@ -313,7 +313,7 @@ type target struct {
 	metAt time.Time
 	// round is how often the pod's owner had brought pods back when this one was found (see rounds).
 	round int
-	// needsLook is the number of the look that has to return before the pod is evicted. For a pod that comes to a closed node it is the next
+	// needsLook is the number of the look that has to return before the pod is evicted. For a pod that comes to a cordoned node it is the next
 	// look, as somebody may have uncordoned the node. For any other pod it is the first look.
 	needsLook int
 	last      request
@@ -415,7 +415,7 @@ func (p *Pods) Restart() {
 // after an uncordon, or if its owner has brought pods back too often.
 func (p *Pods) meet(t *target, fresh bool) {
 	terms, now := p.drain.Terms(), time.Now()
-	if terms.Reopened && fresh { // The uncordon says that pods may come.
+	if terms.Uncordoned && fresh { // The uncordon says that pods may come.
 		t.stage = exempt
 		return
 	}
@@ -432,7 +432,7 @@ func (p *Pods) meet(t *target, fresh bool) {
 	*t = target{
 		pod: t.pod, stage: waiting, metAt: now, round: round, needsLook: 1, next: now.Add(rounds[round]), backoff: evictions,
 	}
-	if fresh && terms.Closed {
+	if fresh && terms.Cordoned {
 		t.needsLook = p.drain.Look()
 	}
 	p.counts.Total++
@@ -526,7 +526,7 @@ func (p *Pods) cancelRequest(t *target) {
 	}
 }
 
-// SpareLate lets pods stay that came to a closed node after the look of this number had begun. The guard calls it when the next look has shown
+// SpareLate lets pods stay that came to a cordoned node after the look of this number had begun. The guard calls it when the next look has shown
 // that somebody uncordoned the node.
 func (p *Pods) SpareLate(look int) {
 	for t := range p.going() {

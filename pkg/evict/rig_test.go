@@ -69,7 +69,7 @@ type trial struct {
 
 // terms are those of a drain that begins now and has so much time; 0 for no deadline.
 func terms(hard bool, limit time.Duration) evict.Terms {
-	terms := evict.Terms{Evict: true, From: time.Now(), Closed: true}
+	terms := evict.Terms{Evict: true, From: time.Now(), Cordoned: true}
 	switch end := time.Now().Add(limit); {
 	case limit == 0:
 	case hard:

@@ -175,7 +175,7 @@ func (n *nodes) strip(object any) (any, error) {
 	lean := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: full.Name, UID: full.UID, ResourceVersion: full.ResourceVersion, CreationTimestamp: full.CreationTimestamp,
-			ManagedFields: drain.ClosedBy(full),
+			ManagedFields: drain.CordonedBy(full),
 		},
 		Spec: corev1.NodeSpec{ProviderID: full.Spec.ProviderID, Unschedulable: full.Spec.Unschedulable, Taints: full.Spec.Taints},
 	}

@@ -48,7 +48,7 @@ func mustDrain(t *testing.T, client kubernetes.Interface) {
 	ctx, cancel := context.WithDeadline(t.Context(), end)
 	defer cancel()
 	claim := drain.Claim{Event: "event-1", Kind: "spot-interruption", BootID: "boot-1", Since: time.Now().UTC()}
-	goal := drain.Goal{Generation: 1, Claim: claim, Close: true, Evict: true, Hard: end, TimeEnds: end}
+	goal := drain.Goal{Generation: 1, Claim: claim, Cordon: true, Evict: true, Hard: end, TimeEnds: end}
 	var drained atomic.Bool
 	task := drain.NewTask(goal)
 	drain.New(client, apitest.Node, drain.Options{}).Guard(ctx, task, func(p drain.Progress) {

@@ -154,7 +154,7 @@ func (s Settings) advance(sit Situation, e state.Entry, work state.Phase) state.
 	case leftAlone: // The phase stays.
 	case allowedAgain: // The work counts as begun now, so that an event whose time is over gets its overtime.
 		e.Changed = sit.Now
-	case e.Phase == state.Cordoning && node.Closed:
+	case e.Phase == state.Cordoning && node.Cordoned:
 		e = enter(sit, state.Cordoned, e)
 	case (e.Phase == state.Draining || e.Phase == state.Incomplete) && node.Drained:
 		e = enter(sit, state.Drained, e)
@@ -170,7 +170,7 @@ func (s Settings) advance(sit Situation, e state.Entry, work state.Phase) state.
 func noteCordon(sit Situation, e state.Entry) state.Entry {
 	node := sit.nodeFor(e)
 	wantsCordon := e.Acted() && e.Phase != state.Undoing && !e.Released()
-	if node.Closed && wantsCordon && e.CordonedAt.IsZero() {
+	if node.Cordoned && wantsCordon && e.CordonedAt.IsZero() {
 		e.CordonedAt, e.CordonStamp = sit.Now, node.CordonStamp
 	}
 	return e
@@ -309,7 +309,7 @@ func (s Settings) closing(sit Situation, wanting []state.Entry) Goal {
 	slices.SortFunc(wanting, s.Urgency)
 	notReleased := slices.IndexFunc(wanting, func(e state.Entry) bool { return !e.Released() })
 	first := wanting[max(notReleased, 0)] // The most urgent entry of all, if all are released.
-	goal := Goal{Action: Cordon, Event: first.Event, Close: !first.Released(), Reason: first.Event.Summary()}
+	goal := Goal{Action: Cordon, Event: first.Event, Cordon: !first.Released(), Reason: first.Event.Summary()}
 	var draining []state.Entry
 	for _, e := range wanting {
 		goal.Events = append(goal.Events, e.Event.ID)

@@ -109,11 +109,11 @@ type Situation struct {
 
 // Node is what the guard reported of the node. The zero value means that nothing is known.
 type Node struct {
-	// Closed: the node takes no more pods. Drained: no pod is left that has to go, and the node is closed or never will be.
-	Closed, Drained bool
-	// Looked: the Node was read. NoCordon: an annotation forbids to cordon it. NoDrain: an annotation forbids to evict its pods. Both are false
-	// as long as Looked is.
-	Looked, NoCordon, NoDrain bool
+	// Cordoned: the node takes no more pods. Drained: no pod is left that has to go, and the node is cordoned or never will be.
+	Cordoned, Drained bool
+	// Looked: the Node was read. MayNotCordon, MayNotEvict: its annotation forbids to cordon it, or to evict its pods. Both are false as long as
+	// Looked is.
+	Looked, MayNotCordon, MayNotEvict bool
 	// CordonStamp is when the node was cordoned, by the API server's clock; zero if that is not known.
 	CordonStamp time.Time
 }
@@ -133,10 +133,10 @@ func (sit Situation) leftAlone(e state.Entry, work state.Phase) bool {
 	if !node.Looked {
 		return e.LeftAlone
 	}
-	if work == state.Draining && node.NoDrain {
+	if work == state.Draining && node.MayNotEvict {
 		return true
 	}
-	return node.NoCordon
+	return node.MayNotCordon
 }
 
 // Goal is the state that the node is to reach. Zero times mean never.
@@ -154,8 +154,8 @@ type Goal struct {
 	// TimeEnds is when the next event that the node is drained for runs out of time. It has passed if all these events have run out of time.
 	// If one of them has a hard deadline, those with soft deadlines do not count.
 	TimeEnds time.Time
-	// Close: the node is to be cordoned. With a Drain or a Cordon it is false if an operator has uncordoned the node for all events.
-	Close bool
+	// Cordon: the node is to be cordoned. With a Drain or a Cordon it is false if an operator has uncordoned the node for all events.
+	Cordon bool
 	// Before is the time of the latest cordon, if an operator has uncordoned the node for all events that it is drained for. Then only pods
 	// that were on the node at that time are evicted. The time is by the API server's clock, if that is recorded.
 	Before time.Time

@@ -51,7 +51,7 @@ func TestSettled_Outcomes(t *testing.T) {
 				of = ev
 			}
 			sit := policy.Situation{
-				Now: at(row.now), BootID: thisBoot, Known: known(of), Past: row.past, Node: policy.Node{Looked: row.look != "", NoDrain: row.look == "limited"},
+				Now: at(row.now), BootID: thisBoot, Known: known(of), Past: row.past, Node: policy.Node{Looked: row.look != "", MayNotEvict: row.look == "limited"},
 			}
 			sit = brought(t, settings, sit)
 			if got := settings.Settled(sit, of); got != row.want {

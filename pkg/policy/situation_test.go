@@ -158,8 +158,8 @@ func past(entries ...state.Entry) []state.Entry { return entries }
 
 // What a guard tells of the node.
 var (
-	closedNode = policy.Node{Closed: true}
-	emptyNode  = policy.Node{Closed: true, Drained: true}
+	closedNode = policy.Node{Cordoned: true}
+	emptyNode  = policy.Node{Cordoned: true, Drained: true}
 )
 
 // brought is a situation in which Fold has nothing more to say. How often that takes is limited: an entry goes from one
@@ -194,7 +194,7 @@ func describeGoal(g policy.Goal) string {
 	if !g.Before.IsZero() {
 		text += " of what was there at " + g.Before.Sub(noon).String()
 	}
-	if (g.Action == policy.Drain || g.Action == policy.Cordon) && !g.Close {
+	if (g.Action == policy.Drain || g.Action == policy.Cordon) && !g.Cordon {
 		text += ", open"
 	}
 	if !g.Revisit.IsZero() {

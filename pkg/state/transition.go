@@ -14,7 +14,8 @@ const (
 	Missed    TransitionKind = "missed"
 	// Begun: a step begins.
 	Begun TransitionKind = "begun"
-	// NodeCordoned: nth has cordoned the node. CordonFound: somebody else had already cordoned it.
+	// NodeCordoned: nth has cordoned the node. CordonFound: somebody else had already cordoned it. The journal has each once, without an Action;
+	// listeners get it for each event.
 	NodeCordoned TransitionKind = "cordoned"
 	CordonFound  TransitionKind = "cordon-found"
 	// PodEvicted and PodDeleted: the API server accepted the request. PodHeld: the API server refused the eviction, for the reason in
@@ -40,20 +41,16 @@ const (
 
 // Transitions of the node and its pods, no matter which events the work is for. They go to the journal only.
 const (
-	// NodeClosed: nth has cordoned the node. NodeFoundClosed: somebody else had already cordoned it. Each
-	// event concerned has a NodeCordoned or CordonFound, too.
-	NodeClosed      TransitionKind = "node-closed"
-	NodeFoundClosed TransitionKind = "node-found-closed"
-	// NodeReopened: someone uncordoned the node.
-	NodeReopened TransitionKind = "node-reopened"
+	// NodeUncordoned: someone uncordoned the node.
+	NodeUncordoned TransitionKind = "node-uncordoned"
 	// NodeOptedOut: the Node's annotation asks nth to leave the node alone, so that nth has not cordoned it.
 	NodeOptedOut TransitionKind = "node-opted-out"
 	// NodeExcluded: the load balancer label is set.
 	NodeExcluded TransitionKind = "node-excluded"
 	// NodeMissing: there is no Node, for the reason in Detail.
 	NodeMissing TransitionKind = "node-missing"
-	// NodeUnclosable: the cordon was refused, for the reason in Detail; it will be tried again.
-	NodeUnclosable TransitionKind = "node-unclosable"
+	// NodeCordonFailed: the cordon was refused, for the reason in Detail; it will be tried again.
+	NodeCordonFailed TransitionKind = "node-cordon-failed"
 	// EvictionsDelayed: evictions wait for the time in Detail.
 	EvictionsDelayed TransitionKind = "evictions-delayed"
 	// ScriptsFailed: evictions begin although scripts failed, as Detail says.
