@@ -19,34 +19,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // The tests in this file are about what Kubernetes' own controllers and admission do to a drain.
-
-func TestStatefulSet_ComesBackUnderItsNamesOnAnotherNode(t *testing.T) {
-	t.Parallel()
-	s := prepareOn(t, lab.Shared(t), "")
-	s.node.AddStatefulSet(t, "db", 2, lab.Grace(2*time.Second), lab.GoesAtGrace())
-	spare := s.node.AddSpare(t)
-	s.watch(t)
-	s.imds.SetSpot("terminate", twoMinutes())
-	s.waitDrained(t)
-	s.nth.Stop(t)
-	if e := s.mustRemember(t, state.Drained); e.Result.Evicted != 2 {
-		t.Errorf("nth remembers %+v, want two pods evicted", e.Result)
-	}
-	spare.WaitForPods(t, "the pods run again", func(pods []*corev1.Pod) bool {
-		return len(pods) == 2 && pods[0].Status.Phase == corev1.PodRunning && pods[1].Status.Phase == corev1.PodRunning
-	})
-	for _, pod := range spare.Pods(t) {
-		if pod.DeletionTimestamp != nil {
-			t.Errorf("the new pod %s is about to go", pod.Name)
-		}
-	}
-}
 
 // The API server refuses such an eviction with status 500.
 func TestBudget_TwoForOnePodHoldItUntilOneIsGone(t *testing.T) {
@@ -75,69 +52,6 @@ func TestBudget_TwoForOnePodHoldItUntilOneIsGone(t *testing.T) {
 	s.release(t, "two")
 	s.waitDrained(t)
 	s.nth.Stop(t)
-}
-
-func TestReturns_ThatTolerateTheCordonAreLeft(t *testing.T) {
-	t.Parallel()
-	s := prepareOn(t, lab.Shared(t), rebalanceDrains)
-	s.node.AddDeployment(t, "stubborn", 3, lab.Edit(func(template *corev1.PodTemplateSpec) {
-		template.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
-	}))
-	s.node.AddDeployment(t, "guarded", 1, lab.MinAvailable(1)) // so that the drain goes on meanwhile
-	s.watch(t)
-	s.imds.SetRebalance(time.Now())
-	said := s.nth.WaitSays(t, "keeps recreating pods on the cordoned node; leaving them there").Message
-	if !strings.Contains(said, "ReplicaSet "+s.node.Namespace+"/stubborn-") {
-		t.Errorf("nth said %q, want it to name the controller", said)
-	}
-	s.release(t, "guarded")
-	s.nth.WaitLog(t, systemd.Drained)
-	s.nth.Stop(t)
-	// Three, and the three that may replace them before the end of the first is heard of, have four more rounds.
-	if r := s.machine.Record(t)[0].Result; r.Evicted > 6*5+1 || r.Skipped < 1 {
-		t.Errorf("nth remembers %+v, want at most 31 pods evicted, and some left", r)
-	}
-}
-
-func TestFinalizer_HoldsItsPodAndNoCriticalOnes(t *testing.T) {
-	t.Parallel()
-	s := prepareOn(t, lab.Shared(t), rebalanceDrains)
-	s.node.AddPod(t, "dns", lab.Edit(func(template *corev1.PodTemplateSpec) {
-		template.Spec.PriorityClassName = "system-node-critical"
-	}))
-	s.node.AddPod(t, "stuck", lab.Grace(time.Second), lab.Edit(func(template *corev1.PodTemplateSpec) {
-		template.Finalizers = []string{"example.com/never"}
-	}))
-	s.watch(t)
-	s.imds.SetRebalance(time.Now())
-	if said := s.nth.WaitSays(t, "is still running after its grace period").Message; !strings.Contains(said, "/stuck ") {
-		t.Errorf("nth said %q, want it to name the pod that is stuck", said)
-	}
-	s.node.WaitGone(t, "dns")
-	patch := []byte(`{"metadata":{"finalizers":null}}`)
-	if _, err := s.cp.Admin.CoreV1().Pods(s.node.Namespace).Patch(t.Context(), "stuck", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		t.Fatalf("taking the finalizer off: %v", err)
-	}
-	s.waitDrained(t)
-	s.nth.Stop(t)
-}
-
-// The pods of a node that is gone are removed by the cluster's garbage collector for pods, some forty seconds later.
-func TestNode_DeletedInMidDrainEndsItWithThePods(t *testing.T) {
-	t.Parallel()
-	s := prepareOn(t, lab.Shared(t), rebalanceDrains)
-	s.node.AddDeployment(t, "guarded", 2, lab.MinAvailable(2))
-	s.watch(t)
-	s.imds.SetRebalance(time.Now())
-	s.nth.WaitLog(t, systemd.PodHeld)
-	if err := s.cp.Admin.CoreV1().Nodes().Delete(t.Context(), s.node.Name, *metav1.NewDeleteOptions(0)); err != nil {
-		t.Fatal(err)
-	}
-	s.nth.WaitLog(t, systemd.Drained)
-	s.nth.Stop(t)
-	if left := s.node.Pods(t); len(left) > 0 {
-		t.Errorf("%d pods are left", len(left))
-	}
 }
 
 // A node may read which volumes its own pods use, and no others.

@@ -17,8 +17,7 @@ import (
 
 // Settings of single tests.
 const (
-	rebalanceCordons = "[events.rebalance-recommendation]\naction = \"cordon\"\n"
-	rebalanceDrains  = "[events.rebalance-recommendation]\naction = \"drain\"\n"
+	rebalanceDrains = "[events.rebalance-recommendation]\naction = \"drain\"\n"
 	// withdrawnSoon takes a notice that is missing for a second as withdrawn.
 	withdrawnSoon = "[imds]\nwithdrawn_after = \"1s\"\n"
 )
@@ -31,42 +30,14 @@ func reboot(in time.Duration) imdstest.MaintenanceEvent {
 	}
 }
 
-// announcements are those of each document, but for that of a spot interruption, which is in most tests.
-var announcements = map[string]func(*imdstest.Server){
-	"rebalance recommendation": func(imds *imdstest.Server) { imds.SetRebalance(time.Now()) },
-	"scheduled maintenance":    func(imds *imdstest.Server) { imds.AddMaintenance(reboot(5 * time.Minute)) },
-	"Auto Scaling termination": func(imds *imdstest.Server) { imds.SetLifecycleState("Terminated") },
-}
-
-func TestEvent_OfEachDocumentDrains(t *testing.T) {
-	t.Parallel()
-	for name, announce := range announcements {
-		t.Run(name, func(t *testing.T) {
-			s := play(t, rebalanceDrains)
-			announce(s.imds)
-			s.waitDrained(t)
-			s.stopAfterLooks(t)
-			s.mustBeCordoned(t)
-			requests := s.imds.Requests()
-			if refused := requests.ByStatus[401]; requests.Tokens == 0 || refused != 0 {
-				t.Errorf("nth asked for %d session tokens, and %d times without a good one", requests.Tokens, refused)
-			}
-		})
-	}
-}
-
 func TestEvent_OfADryRunChangesNothing(t *testing.T) {
 	t.Parallel()
-	for name, announce := range announcements {
-		t.Run(name, func(t *testing.T) {
-			s := play(t, "dry_run = true\n"+rebalanceDrains)
-			announce(s.imds)
-			s.nth.WaitSays(t, "would have been cordoned and drained of 1 pod")
-			s.nth.WaitStatus(t, "(dry run)")
-			s.stopAfterLooks(t)
-			s.mustBeUntouched(t)
-		})
-	}
+	s := play(t, "dry_run = true\n"+rebalanceDrains)
+	s.imds.SetRebalance(time.Now())
+	s.nth.WaitSays(t, "would have been cordoned and drained of 1 pod")
+	s.nth.WaitStatus(t, "(dry run)")
+	s.stopAfterLooks(t)
+	s.mustBeUntouched(t)
 }
 
 func TestMaintenance_WaitsForItsDateAndIsUndoneIfCanceled(t *testing.T) {
@@ -85,20 +56,6 @@ func TestMaintenance_WaitsForItsDateAndIsUndoneIfCanceled(t *testing.T) {
 	s.stopAfterLooks(t)
 	s.mustBearNoClaim(t)
 	s.mustBeClosed(t, event.ScheduledMaintenance, state.Canceled)
-}
-
-func TestWithdrawal_InMidDrainSavesThePodsThatAreLeft(t *testing.T) {
-	s := prepare(t, withdrawnSoon)
-	s.node.AddDeployment(t, "web", 1, lab.MinAvailable(1))
-	s.drainDownTo(t, "web")
-
-	s.imds.ClearSpot()
-	s.nth.WaitWatching(t, s.node.Name)
-	s.waitPodsBack(t)
-	s.stopAfterLooks(t)
-	s.mustSayNothingOf(t, systemd.Drained, systemd.DrainIncomplete)
-	s.mustBeClosed(t, event.SpotInterruption, state.Withdrawn)
-	s.mustKeep(t, "web-", 1)
 }
 
 // drainDownTo starts nth, and lets it drain the node for a spot notice until only the pods of a workload are left, which

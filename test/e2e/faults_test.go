@@ -72,39 +72,6 @@ func TestOutage_InMidDrainIsOutlived(t *testing.T) {
 	}
 }
 
-// What nth cannot see it does not claim; it makes up for it as soon as it can, also after the deadline.
-func TestOutage_UntilAfterTheDeadlineIsMadeUpFor(t *testing.T) {
-	t.Parallel()
-	s, proxy := proxied(t)
-	s.node.AddPods(t, "slow", 2, lab.Grace(2*time.Second), lab.GoesAtGrace())
-	s.watch(t)
-	proxy.Fault(faultproxy.Fault{Kind: faultproxy.Refuse})
-	s.imds.SetSpot("terminate", time.Now().Add(6*time.Second))
-	s.nth.WaitLog(t, systemd.DrainIncomplete)
-	s.mustRemember(t, state.Incomplete)
-	s.mustBeUntouched(t)
-	proxy.Lift()
-	s.waitDrained(t)
-	s.nth.Stop(t)
-	if e := s.mustRemember(t, state.Drained); e.Result.Evicted != 2 {
-		t.Errorf("nth remembers %+v, want two pods evicted", e.Result)
-	}
-}
-
-func TestAPIServer_ThatHangsAndRestartsIsOutlived(t *testing.T) {
-	t.Parallel()
-	cp := lab.ForTest(t)
-	s := prepareOn(t, cp, rebalanceDrains)
-	held(t, s)
-	cp.FreezeAPIServer(t)
-	s.nth.WaitSays(t, " is not evicted: ") // for want of an answer, or of a connection
-	cp.ThawAPIServer(t)
-	cp.StopAPIServer(t)
-	s.nth.WaitSays(t, "the API server cannot be reached")
-	cp.StartAPIServer(t)
-	s.finish(t)
-}
-
 func TestCredential_ThatExpiresInMidDrainIsReadAgain(t *testing.T) {
 	t.Parallel()
 	s := prepareOn(t, lab.Shared(t), rebalanceDrains)

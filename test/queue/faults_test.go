@@ -11,26 +11,6 @@ import (
 
 // These tests are about the API server. What SQS, EC2 and Auto Scaling do is judged in their packages.
 
-func TestOutage_FromTheStartIsWaitedFor(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	way := s.brokenWay(t)
-	node, id := s.add(t)
-	node.AddPods(t, "pod", 2)
-	way.Fault(faultproxy.Fault{Kind: faultproxy.Refuse})
-	consumer := s.open(t, "")
-	s.Send(t, region.Spot(id))
-	consumer.WaitStatus(t, "waiting for the list of Nodes")
-
-	way.Lift()
-
-	node.WaitCordoned(t)
-	node.WaitEmpty(t)
-	s.WaitEmpty(t)
-	s.early.mustHaveJudged(t, 1)
-	consumer.Stop(t)
-}
-
 func TestOutage_InMidDrainsIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]faultproxy.Fault{

@@ -7,8 +7,6 @@ import (
 
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/daemon"
-	"github.com/nth-project/nth/test/internal/lab"
-	"github.com/nth-project/nth/test/internal/region"
 )
 
 // A leader that is killed, or frozen until long after its Lease has run out, is followed by the standby, which goes on. No pod is evicted twice.
@@ -59,23 +57,5 @@ func TestLeader_IsFollowedByTheStandby(t *testing.T) {
 				leader.Stop(t)
 			}
 		})
-	}
-}
-
-func TestLeader_LeavesItsWorkToTheStandbyAtOnce(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	node, id := s.add(t)
-	node.AddPods(t, "pod", 2, lab.Grace(time.Minute), lab.GoesAtGrace())
-	leader, standby := s.pair(t, "")
-	s.Send(t, region.Spot(id))
-	awaitEviction(t, s, []*daemon.Daemon{leader})
-
-	leader.Stop(t)
-
-	standby.WaitLog(t, systemd.DrainStarted)
-	standby.Stop(t)
-	if visible, inFlight := s.Count(t); visible+inFlight != 1 {
-		t.Errorf("the queue has %d messages, want the one whose node is not drained yet", visible+inFlight)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
-	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/lab"
 	"github.com/nth-project/nth/test/internal/region"
 )
@@ -55,28 +54,4 @@ func (s *scene) waitEvents(t *testing.T, about fields.Set, reasons ...string) {
 		}
 		return true
 	})
-}
-
-func TestReload_HoldsForTheNextMessage(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	node, id := s.AddInstance(t, s.cp, nil)
-	node.AddPod(t, "pod")
-	consumer := s.start(t, "[events.spot-interruption]\naction = \"notify\"\n")
-
-	consumer.Configure(t, "[events.spot-interruption]\naction = \"drian\"\n")
-	consumer.Reload(t)
-	consumer.Configure(t, "[events.spot-interruption]\naction = \"cordon\"\n[fleet]\ngroup_label = \"pool\"\n")
-	consumer.Reload(t)
-	s.Send(t, region.Spot(id))
-
-	node.WaitCordoned(t)
-	s.WaitEmpty(t)
-	consumer.Stop(t)
-	if len(node.Pods(t)) != 1 {
-		t.Error("the node was drained by a rule that nobody has set")
-	}
-	if n := len(consumer.Logged(systemd.Reloaded)); n != 1 || len(consumer.Logged(systemd.ConfigInvalid)) == 0 {
-		t.Errorf("it was reloaded %d times, want once, and want what is wrong", n)
-	}
 }

@@ -87,13 +87,6 @@ func (s *scene) add(t *testing.T) (*lab.Node, string) {
 	return node, instance
 }
 
-// left counts the messages that have not been deleted.
-func (s *scene) left(t *testing.T) int {
-	t.Helper()
-	visible, inFlight := s.Count(t)
-	return visible + inFlight
-}
-
 // early finds messages that are deleted while there are pods on their nodes that can be evicted.
 type early struct {
 	cp *lab.ControlPlane

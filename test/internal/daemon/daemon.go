@@ -228,18 +228,6 @@ func (d *Daemon) WaitReady(t lab.TB) {
 	d.await(t, "READY=1", func() bool { return d.words.ready })
 }
 
-// Reload makes nth read its settings again, and returns when it has notified the service manager that this is done.
-func (d *Daemon) Reload(t lab.TB) {
-	t.Helper()
-	d.words.mu.Lock()
-	before := d.words.reloads
-	d.words.mu.Unlock()
-	if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatalf("asking nth to reload: %v", err)
-	}
-	d.await(t, "the end of a reload", func() bool { return d.words.reloads > before })
-}
-
 // Status is the last sentence that systemctl status would show.
 func (d *Daemon) Status() string {
 	d.words.mu.Lock()

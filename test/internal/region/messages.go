@@ -28,12 +28,6 @@ func ReservationEnd(instance string) string {
 		map[string]any{"instance-id": instance, "instance-action": "terminate"})
 }
 
-// CapacityBlockEnd is what it delivers before a Capacity Block ends, with all instances in it.
-func CapacityBlockEnd(reservation string, end time.Time) string {
-	return bridged("aws.ec2", "Capacity Block Reservation Expiration Warning",
-		map[string]any{"capacity-reservation-id": reservation, "end-date": end.UTC().Format(time.RFC3339)})
-}
-
 // Terminating is what EventBridge delivers when an instance waits at a terminate hook.
 func Terminating(group, hook, instance string) string {
 	return lifecycle("EC2 Instance-terminate Lifecycle Action", "autoscaling:EC2_INSTANCE_TERMINATING", group, hook, instance)
