@@ -230,7 +230,7 @@ func (s Settings) needsCordon(sit Situation, e state.Entry) bool {
 // Undone returns the entries that change, as they should be, once an uncordon has taken everything that nth set off the node.
 //
 // overruled: the uncordon found that an operator had uncordoned the node. That releases each event that the node was closed for, even one that
-// was announced again meanwhile.
+// was announced again meanwhile, or that has moved to a later time.
 func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
 	var changed []state.Entry
 	for _, e := range sit.Past {
@@ -238,13 +238,14 @@ func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
 			continue
 		}
 		e.OnNode = false
-		ending, want := s.ending(sit, e), s.want(sit, e)
+		ending := s.ending(sit, e)
+		if overruled && ending == "" && !e.Released() && !e.CordonedAt.IsZero() {
+			e.ReleasedAt = sit.Now
+		}
 		switch {
 		case ending != "":
 			e = closeEntry(sit, e, ending)
-		case e.Released() && want >= wantReleased: // The event still stands and is due, so the entry stays released.
-		case overruled && want >= wantCordoned && !e.CordonedAt.IsZero():
-			e.ReleasedAt = sit.Now
+		case e.Released() && s.want(sit, e) >= wantReleased: // The event still stands and is due, so the entry stays released.
 		default: // If the event still wants a cordon, that begins again.
 			e = reset(sit, e)
 		}
@@ -256,9 +257,9 @@ func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
 // Release returns the entries that change, as they should be, when an operator has uncordoned the node: those of the events that the node was
 // cordoned for. An entry shows that by CordonedAt. The claim on the Node shows it for an event if inClaim reports true.
 //
-// A claim that is older than an uncordon in the record does not count: its events may have been announced again since.
+// The claim does not count if the record knows of that cordon, or of a later uncordon: its events may have been announced again since.
 func Release(sit Situation, inClaim func(event string) bool, claimedAt time.Time) []state.Entry {
-	claimIsOld := slices.ContainsFunc(sit.Past, func(e state.Entry) bool { return e.ReleasedAt.After(claimedAt) })
+	claimIsOld := slices.ContainsFunc(sit.Past, func(e state.Entry) bool { return latest(e.CordonedAt, e.ReleasedAt).After(claimedAt) })
 	var changed []state.Entry
 	for _, e := range sit.Past {
 		if !e.Acted() || e.Released() {

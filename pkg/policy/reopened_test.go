@@ -63,11 +63,12 @@ func TestRelease_ForWhatTheNodeWasClosedFor(t *testing.T) {
 		claim string // the IDs in it
 		want  string
 	}{
-		"what was cordoned, and no other":                {past(entry(stop, state.Drained), entry(notice, state.Draining, uncordoned)), "a", "a drained on node reopened"},
-		"what the claim names before the cordon is seen": {past(entry(notice, state.Draining, uncordoned)), "n", "n draining on node reopened"},
-		"not by a claim of before an uncordon":           {past(entry(stop, state.Drained, reopened), entry(notice, state.Draining, uncordoned)), "n", ""},
-		"once":                                           {past(entry(stop, state.Drained, reopened)), "", ""},
-		"nothing that was only announced":                {past(entry(notice, state.Seen)), "n", ""},
+		"what was cordoned, and no other":                    {past(entry(stop, state.Drained), entry(notice, state.Draining, uncordoned)), "a", "a drained on node reopened"},
+		"what the claim names before the cordon is seen":     {past(entry(notice, state.Draining, uncordoned)), "n", "n draining on node reopened"},
+		"not by a claim of before an uncordon":               {past(entry(stop, state.Drained, reopened), entry(notice, state.Draining, uncordoned)), "n", ""},
+		"not by a claim of before a cordon that is recorded": {past(entry(stop, state.Drained), entry(notice, state.Draining, uncordoned)), "n", "a drained on node reopened"},
+		"once":                            {past(entry(stop, state.Drained, reopened)), "", ""},
+		"nothing that was only announced": {past(entry(notice, state.Seen)), "n", ""},
 	} {
 		sit := policy.Situation{Now: at(time.Minute), BootID: thisBoot, Past: row.past}
 		changed := policy.Release(sit, func(id string) bool { return strings.Contains(row.claim, id) }, time.Time{})
@@ -100,6 +101,7 @@ func TestUndone_WhatTheRecordSays(t *testing.T) {
 	t.Parallel()
 	stop, notice := maintenance("a", "instance-stop", time.Hour), spot("n", 2*time.Minute)
 	canceled, hibernate := inState(stop, event.Canceled), hibernation("h", time.Hour)
+	reboot := maintenance("a", "system-reboot", 48*time.Hour)
 	over := entry(canceled, state.Undoing, failed(0))
 	for _, row := range []struct {
 		decision
@@ -117,6 +119,13 @@ func TestUndone_WhatTheRecordSays(t *testing.T) {
 		{
 			overruled: true,
 			decision:  decision{name: "an operator's uncordon holds for what only cordons", known: known(hibernate), past: past(entry(hibernate, state.Undoing)), want: "h cordoned reopened"},
+		},
+		{
+			overruled: true,
+			decision: decision{
+				name: "and for what has moved to later", known: known(reboot), past: past(entry(reboot, state.Undoing, actedFor(time.Minute))),
+				want: "a seen reopened",
+			},
 		},
 		{
 			overruled: true,
