@@ -294,7 +294,7 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 		g.loop.Post(func() { g.handleLook(v, number, goal.Generation); close(handled) })
 		loop.Await(ctx, handled, forever) // The next look needs what this one has changed in memory.
 		if v.staysUncordoned && v.labeled && !v.unschedulable {
-			err := g.node.unlabel(ctx, v.uid, goal.patchTimeout())
+			err := g.node.unlabel(ctx, v.uid)
 			g.loop.Post(func() { g.reportLabelRefusal(err) })
 		}
 		// A call of Look shortens the pause, but not to less than minPause. So looks that fail stay rare, however often Look is called.

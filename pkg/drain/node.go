@@ -236,14 +236,15 @@ func (n *Node) labelPatch(seen *corev1.Node) map[string]any {
 	return map[string]any{"metadata": metadata}
 }
 
-// unlabel takes ExcludeLabel off a Node that an operator has uncordoned: it takes pods, so it should get traffic. Passing failures are retried,
-// for as long as timeout, as the guard may end before another look.
-func (n *Node) unlabel(ctx context.Context, uid types.UID, timeout time.Duration) error {
+// unlabel takes ExcludeLabel off a Node that an operator has uncordoned: it takes pods, so it should get traffic. Passing failures are retried
+// even if the guard ends, as there may be no other look, but no longer than nth may take to stop.
+func (n *Node) unlabel(ctx context.Context, uid types.UID) error {
 	metadata := map[string]any{"uid": uid, "labels": map[string]any{ExcludeLabel: nil}} // whatever the Node's version
-	ctx, cancel := kube.Outlasting(ctx, timeout)
+	end := time.Now().Add(kube.WritePressed)
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), end)
 	defer cancel()
 	return kube.Retry(ctx, func(ctx context.Context) error {
-		_, err := n.patch(ctx, map[string]any{"metadata": metadata}, n.labelManager(), kube.InTurn, timeout)
+		_, err := n.patch(ctx, map[string]any{"metadata": metadata}, n.labelManager(), kube.InTurn, time.Until(end))
 		return err
 	})
 }
