@@ -109,9 +109,6 @@ func (w *world) admin(h happening) {
 	case "recordon":
 		w.uncordonByOperator()
 		w.cordonAs("kubectl", byAdmin)
-		w.mu.Lock()
-		w.forgetUncordonLocked()
-		w.mu.Unlock()
 	default:
 		action := strings.TrimPrefix(h.kind, "none")
 		w.node(func(n *corev1.Node) {
@@ -132,7 +129,7 @@ func (w *world) cordonAs(manager, owner string) {
 		return
 	}
 	w.server.CordonAs(manager)
-	w.cluster.own(owner)
+	w.closedByOtherLocked(owner)
 }
 
 // uncordonByOperator lifts the cordon. nth must not act again for the events that wanted it, if it surely knew of them.
@@ -159,8 +156,13 @@ func (w *world) uncordonByOperator() {
 	w.server.UncordonAs("kubectl")
 }
 
-// forgetUncordonLocked drops what the last uncordon forbids nth: the node was closed again before nth surely saw that it was open.
-func (w *world) forgetUncordonLocked() {
+// closedByOtherLocked records that somebody other than nth has cordoned the node. If nth has not surely seen before that it was open, what the last
+// uncordon forbids nth does not count any more.
+func (w *world) closedByOtherLocked(owner string) {
+	w.cluster.own(owner)
+	if time.Since(w.cluster.uncordoned) > slow {
+		return
+	}
 	for _, n := range w.notices {
 		if !n.lifted.IsZero() && n.lifted.Equal(w.cluster.uncordoned) {
 			n.unsure, n.lifted = true, time.Time{}
@@ -183,10 +185,7 @@ func (w *world) queue(h happening) {
 			metav1.SetMetaDataAnnotation(&n.ObjectMeta, drain.CordonAnnotation, string(text))
 			n.Spec.Unschedulable = true
 		}, drain.Queue)
-		w.cluster.own(byQueue)
-		if time.Since(w.cluster.uncordoned) < slow {
-			w.forgetUncordonLocked()
-		}
+		w.closedByOtherLocked(byQueue)
 	case h.kind == "lift" && w.cluster.owner == byQueue:
 		w.server.ChangeNode(func(n *corev1.Node) {
 			delete(n.Annotations, drain.CordonAnnotation)

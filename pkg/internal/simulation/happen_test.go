@@ -393,8 +393,7 @@ func (w *world) stick(h happening) {
 		return
 	}
 	w.faults = append(w.faults, &fault{kind: h.kind, until: time.Now().Add(h.span), on: &connection{w.nth, w.nth.connection}})
-	w.muted = time.Now()                     // Watches that are open stay so.
-	w.hinderLocked(min(h.span, time.Minute)) // Within a minute, three requests have failed in a row, even if each hangs.
+	w.muted = time.Now() // Watches that are open stay so.
 	w.disturbLocked(h.span)
 }
 

@@ -315,7 +315,7 @@ func (c *cluster) broughtBack(pod *corev1.Pod) bool {
 		return false
 	}
 	first, ended := c.firstEnded[owner.Name]
-	return ended && !c.byWorld(pod.CreationTimestamp.Time).Before(first.Truncate(time.Second))
+	return ended && c.byWorld(pod.CreationTimestamp.Time).Add(time.Second).After(first) // The API server cuts its own time to seconds.
 }
 
 // arrived is when a pod was bound to the node, by the world's clock.
@@ -515,6 +515,9 @@ func (w *world) judgeEntry(i *incarnation, n *notice, before state.Phase, e stat
 		}
 	case state.Closed, state.Seen, state.Undoing:
 		n.ended = time.Now()
+		if unseen := w.cluster.erased && !n.released && time.Since(w.cluster.uncordoned) < slow; unseen && !n.lifted.IsZero() {
+			n.unsure, n.lifted = true, time.Time{} // The guard has ended without another look, and the Node does not say that it was nth's.
+		}
 		// Its time was over or the machine has survived it, so nothing more is sure, whatever the rules say later.
 		n.unsure = n.unsure || e.Ending == state.Expired || e.Ending == state.Rebooted && n.kind == event.SpotInterruption
 		if e.Phase == state.Closed && e.Ending == state.Withdrawn {

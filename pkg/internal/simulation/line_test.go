@@ -217,6 +217,8 @@ type fault struct {
 	until time.Time
 	// on is the only connection whose requests fail; nil if those of all do.
 	on *connection
+	// met: a request has met the fault. nth leaves a connection for requests that fail, and makes none while nothing is due.
+	met bool
 }
 
 // connection is one of the successive connections of an incarnation.
@@ -235,6 +237,10 @@ func (w *world) faultFor(i *incarnation, verb string) *fault {
 	for _, f := range w.faults {
 		concerns := f.verb == "" || f.verb == verb || f.verb == "read" && reads(verb)
 		if concerns && time.Now().Before(f.until) && (f.on == nil || *f.on == connection{i, i.connection}) {
+			if f.on != nil && !f.met { // Within a minute, three requests fail in a row, even if each hangs.
+				f.met = true
+				w.hinderLocked(min(time.Until(f.until), time.Minute))
+			}
 			return f
 		}
 	}
