@@ -37,9 +37,9 @@ func TestSettings_TheKubeconfigIsTheCredentialUnlessOneIsNamed(t *testing.T) {
 func TestImport_QueueMode(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "old")
 	for settings, want := range map[string]string{
-		"enableSqsTerminationDraining: true\nqueueURL: https://sqs.eu-west-1.amazonaws.com/123456789012/nth\n": "",
-		"enableSqsTerminationDraining: true\nqueueURL: somewhere\n":                                            `: queue.url = "somewhere": must be`,
-		"enableSpotInterruptionDraining: true\n":                                                               `"nth config import"`,
+		"ENABLE_SQS_TERMINATION_DRAINING=true\nQUEUE_URL=https://sqs.eu-west-1.amazonaws.com/123456789012/nth\n": "",
+		"ENABLE_SQS_TERMINATION_DRAINING=true\nQUEUE_URL=somewhere\n":                                            `: queue.url = "somewhere": must be`,
+		"ENABLE_SPOT_INTERRUPTION_DRAINING=true\n":                                                               `"nth config import"`,
 	} {
 		if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
 			t.Fatal(err)

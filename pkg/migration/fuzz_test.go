@@ -24,7 +24,7 @@ func FuzzRead(f *testing.F) {
 		}
 		f.Add(content)
 	}
-	f.Add([]byte("WEBHOOK_TEMPLATE=a\nb\x00LOG_LEVEL=\x80$(A)\x00"))
+	f.Add([]byte("WEBHOOK_TEMPLATE=a\x00b\nLOG_LEVEL=$(A)"))
 	f.Add([]byte(pod(`args: ["--webhook-url=$(A)", -x, "$$", "--=", "--log-level="]`)))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		for _, queue := range []bool{false, true} {

@@ -105,16 +105,9 @@ func TestImport_EveryFormOfInput(t *testing.T) {
 	t.Parallel()
 	const variable = "{name: CORDON_ONLY, value: true}"
 	for name, content := range map[string]string{
-		"environment":                  "# old\n\nCORDON_ONLY='true'",
+		"environment":                  "# old\n\nCORDON_ONLY=true\r\n",
 		"environment, other names":     "_=/usr/bin/env\nhttp_proxy=\nCORDON_ONLY=true",
-		"environment of a process":     "WEBHOOK_TEMPLATE={\n\"a\":1}\x00LOG_LEVEL=error\x00CORDON_ONLY=true\x00",
 		"environment, the last counts": "CORDON_ONLY=false\nCORDON_ONLY=true",
-		"chart":                        "cordonOnly: true",
-		"chart, as text":               "cordonOnly: 'true'",
-		"chart, YAML 1.1":              "cordonOnly: yes\ndryRun: Off",
-		"chart after a comment":        "--- # values\r\ncordonOnly: true\r\n",
-		"chart, an alias":              "dryRun: &on true\ncordonOnly: *on",
-		"extraEnv":                     "cordonOnly: false\nextraEnv: [" + variable + "]",
 		"variable":                     pod("env: [" + variable + "]"),
 		"one of two containers":        "kind: Pod\nspec: {containers: [{image: a}, {name: aws-node-termination-handler, env: [{name: CORDON_ONLY, value: true}]}]}",
 		"Deployment":                   "kind: Deployment\nspec: {template: {spec: {containers: [{env: [{name: CORDON_ONLY, value: true}]}]}}}",
@@ -188,7 +181,7 @@ func TestImport_TextsComeThroughUnchanged(t *testing.T) {
 	for _, text := range []string{
 		"plain", `{"text":"{{ .Kind }}"}`, `it's "both"`, "two\nlines\t<&>", `back\slash`, "umlaut ä, emoji ☃", "bell \a and \x7f", "''''", `"""`,
 	} {
-		if got := nthSettings(t, imported(t, "webhookTemplate: "+yamlQuote(text)+"\n")).Webhook.Template; got != text {
+		if got := nthSettings(t, imported(t, pod("env: [{name: WEBHOOK_TEMPLATE, value: "+yamlQuote(text)+"}]"))).Webhook.Template; got != text {
 			t.Errorf("%q became %q", text, got)
 		}
 	}
@@ -208,12 +201,12 @@ func TestImport_RefusesWrongInput(t *testing.T) {
 		"tag":                  {content: queueMode + "CHECK_TAG_BEFORE_DRAINING=maybe", want: "must be true or false", queue: true},
 		"queue mode for nth":   {content: queueMode, want: `"nth-queue config import"`},
 		"nth for queue mode":   {content: "DRY_RUN=true", want: `"nth config import"`, queue: true},
-		"empty":                {content: "---\n# a comment\n", want: "the file has no settings"},
+		"empty":                {content: "---\n# a comment\n", want: "this must be the manifest"},
 		"not YAML":             {content: "a: [hunter2", want: "line 1: not YAML"},
 		"wrong type":           {content: "kind: Pod\nspec: {containers: hunter2}", want: "line 2: not YAML as expected"},
-		"extraEnv":             {content: "extraEnv: {NAME: hunter2}", want: "extraEnv must be a list"},
-		"no container":         {content: "apiVersion: v1\nkind: ConfigMap\ndata: {}", want: "there must be one container"},
-		"two containers":       {content: "kind: Pod\nspec: {containers: [{image: a}, {image: b}]}", want: "there must be one container"},
+		"values of the chart":  {content: "webhookURL: hunter2", want: "this must be the manifest"},
+		"no container":         {content: "apiVersion: v1\nkind: ConfigMap\ndata: {}", want: "with one container"},
+		"two containers":       {content: "kind: Pod\nspec: {containers: [{image: a}, {image: b}]}", want: "with one container"},
 		"arguments":            {content: pod("args: [--cordon-only]"), want: "the container has a command or arguments"},
 		"envFrom":              {content: pod("envFrom: [{configMapRef: {name: a}}]"), want: "the container has envFrom"},
 		"too long":             {content: "A=" + strings.Repeat("a", 4<<20), want: "at most 4 MiB"},
@@ -236,8 +229,6 @@ func TestImport_NamesWhatItDoesNotConvert(t *testing.T) {
 	t.Parallel()
 	for content, want := range map[string]string{
 		"SOME_VARIABLE=hunter2":                              "#   SOME_VARIABLE\n",
-		"enableNothing: true\nimage: {tag: a}\nreplicas: 2":  "#   replicas\n",
-		"webhookURLSecretName: b":                            `url_file = "/etc/nth/webhook-url"`,
 		"GRACE_PERIOD=30":                                    "#   GRACE_PERIOD\n",
 		"CORDON_ONLY=false":                                  "CORDON_ONLY: nothing is set for this value",
 		"WEBHOOK_URL=https://a.example.com/hunter2":          "# From WEBHOOK_URL. Put the URL into this file",
@@ -262,7 +253,6 @@ func TestImport_CommentsStayComments(t *testing.T) {
 	for _, text := range []string{"a\ndry_run = true\n#", "a\rdry_run = true", "a\a\x1b[2J\x7f", "a\u0085dry_run = true", "a\u2028dry_run = true\u202e", strings.Repeat("a☃", 200)} {
 		quoted := yamlQuote(text)
 		for place, content := range map[string]string{
-			"chart":    quoted + ": a",
 			"Secret":   pod("env: [{name: LOG_LEVEL, valueFrom: {secretKeyRef: {name: " + quoted + "}}}]"),
 			"variable": pod("env: [{name: " + quoted + ", value: a}]"),
 		} {

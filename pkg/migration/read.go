@@ -1,7 +1,7 @@
 // Package migration converts the settings of aws-node-termination-handler (the handler) to a configuration file of nth or nth-queue.
 //
-// Newcomers begin with Read. It accepts an environment ("NAME=value" lines), values of the handler's Helm chart, or the manifest of its DaemonSet
-// or Deployment. The rules (rules.go) say what each setting of the handler becomes. Settings.For applies them. The file that it returns has a
+// Newcomers begin with Read. It accepts the manifest of the handler's DaemonSet or Deployment, or its environment ("NAME=value" lines). The rules
+// (rules.go) say what each setting of the handler becomes. Settings.For applies them. The file that it returns has a
 // comment for each setting. No secret is shown: addresses, headers and passwords are not copied.
 package migration
 
@@ -19,7 +19,7 @@ import (
 
 // Settings are those settings of the handler that the input sets.
 type Settings struct {
-	// given has the values by the names of the handler's environment variables. A value of the chart without a variable has its name in the chart.
+	// given has the values by the names of the handler's environment variables.
 	given map[string]value
 }
 
@@ -32,7 +32,7 @@ type value struct {
 // maxInput is the largest input, in bytes. The YAML parser bounds depth and aliases.
 const maxInput = 4 << 20
 
-// Read reads settings in any of the three forms. An error names the line of the input if it is known, and repeats nothing of the input.
+// Read reads settings in either form. An error names the line of the input if it is known, and repeats nothing of the input.
 func Read(r io.Reader) (Settings, error) {
 	content, err := io.ReadAll(io.LimitReader(r, maxInput+1))
 	s := Settings{given: map[string]value{}}
@@ -43,7 +43,7 @@ func Read(r io.Reader) (Settings, error) {
 	case !utf8.Valid(content):
 		err = errors.New("the input must be UTF-8")
 	case !s.readEnvironment(string(content)):
-		err = s.readYAML(content)
+		err = s.readManifest(content)
 	}
 	if err != nil {
 		return Settings{}, fmt.Errorf("reading settings: %w", err)
@@ -52,47 +52,26 @@ func Read(r io.Reader) (Settings, error) {
 }
 
 // assignment matches "NAME=value". The first group is the name, the second the value.
-var assignment = regexp.MustCompile(`(?s)^([-._a-zA-Z][-._a-zA-Z0-9]*)=(.*)$`)
+var assignment = regexp.MustCompile(`^([-._a-zA-Z][-._a-zA-Z0-9]*)=(.*)$`)
 
-// readEnvironment reads "NAME=value" lines, or the environment of a process (/proc/PID/environ), in which each assignment ends with a NUL. It
-// returns false, and sets nothing, if the content is empty or in another form.
+// readEnvironment reads "NAME=value" lines. It returns false, and sets nothing, if the content is empty or has any other line.
 func (s *Settings) readEnvironment(content string) bool {
-	end := "\n"
-	if strings.Contains(content, "\x00") {
-		end = "\x00"
-	}
 	var found [][]string
-	for entry := range strings.SplitSeq(content, end) {
-		entry = strings.TrimSpace(entry)
-		if entry == "" || entry[0] == '#' {
+	for line := range strings.Lines(content) {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
 			continue
 		}
-		match := assignment.FindStringSubmatch(entry)
+		match := assignment.FindStringSubmatch(line)
 		if match == nil {
 			return false
 		}
 		found = append(found, match)
 	}
 	for _, match := range found {
-		name, text := match[1], match[2]
-		if end == "\n" {
-			text = unquote(text)
-		}
-		s.given[name] = value{text: text}
+		s.given[match[1]] = value{text: match[2]}
 	}
 	return len(found) > 0
-}
-
-// unquote removes quotes around a text, as shells and env files have them.
-func unquote(text string) string {
-	last := len(text) - 1
-	if last < 1 || text[0] != text[last] {
-		return text
-	}
-	if text[0] != '"' && text[0] != '\'' {
-		return text
-	}
-	return text[1:last]
 }
 
 // text returns the value of a setting; "" if the setting is not set, or its value is not in the input.
@@ -106,7 +85,6 @@ func (s Settings) is(env string) bool {
 
 // object is a Kubernetes object: a pod, a workload or a list of objects. It has only the fields that are read.
 type object struct {
-	Kind string
 	Spec struct {
 		podSpec  `yaml:",inline"`
 		Template struct{ Spec podSpec }
@@ -129,32 +107,29 @@ type variable struct {
 	ValueFrom   any `yaml:"valueFrom"`
 }
 
-// readYAML reads one YAML document. A document with a kind is an object, or a list of objects. Any other document has values of the chart.
-func (s *Settings) readYAML(content []byte) error {
+// readManifest reads the environment variables of the handler's container in a YAML document: an object, or a list of objects. The error says
+// that it is unclear which container that is, or that the container has settings elsewhere than in its variables.
+func (s *Settings) readManifest(content []byte) error {
 	var o object
 	if err := yaml.Unmarshal(content, &o); err != nil {
 		return yamlError(err)
 	}
-	if o.Kind != "" {
-		return s.readManifest(append(o.Items, o)) // A list has Items, and no containers; another object has containers, and no Items.
+	var all []container
+	for _, o := range append(o.Items, o) { // A list has Items, and no containers; another object has containers, and no Items.
+		all = slices.Concat(all, o.Spec.Containers, o.Spec.Template.Spec.Containers)
 	}
-	var values map[string]any
-	if err := yaml.Unmarshal(content, &values); err != nil {
-		return yamlError(err)
+	if len(all) > 1 { // Drop sidecars, by image and name.
+		all = slices.DeleteFunc(all, func(c container) bool { return !strings.Contains(c.Image+" "+c.Name, "node-termination-handler") })
 	}
-	if len(values) == 0 {
-		return errors.New("the file has no settings")
+	switch {
+	case len(all) != 1:
+		return errors.New("this must be the manifest of the handler's DaemonSet or Deployment, with one container, or one with node-termination-handler in its name or image")
+	case len(all[0].Args)+len(all[0].Command) > 0:
+		return errors.New("the container has a command or arguments, which are not read: write them as variables (CORDON_ONLY for --cordon-only)")
+	case len(all[0].EnvFrom) > 0:
+		return errors.New("the container has envFrom, which is not read: write its variables into env")
 	}
-	var chart struct {
-		ExtraEnv []variable `yaml:"extraEnv"`
-	}
-	if err := yaml.Unmarshal(content, &chart); err != nil {
-		return errors.New("extraEnv must be a list of variables, each with name and value")
-	}
-	for key, entry := range values {
-		s.readValue(key, entry)
-	}
-	s.defineAll(chart.ExtraEnv) // These variables override the other values.
+	s.defineAll(all[0].Env)
 	return nil
 }
 
@@ -169,28 +144,6 @@ func yamlError(err error) error {
 	return errors.New("not YAML as expected (nor NAME=value lines)")
 }
 
-// readManifest reads the environment variables of the handler's container. The error says that it is unclear which container that is, or that
-// the container has settings elsewhere than in its variables.
-func (s *Settings) readManifest(objects []object) error {
-	var all []container
-	for _, o := range objects {
-		all = slices.Concat(all, o.Spec.Containers, o.Spec.Template.Spec.Containers)
-	}
-	if len(all) > 1 { // Drop sidecars, by image and name.
-		all = slices.DeleteFunc(all, func(c container) bool { return !strings.Contains(c.Image+" "+c.Name, "node-termination-handler") })
-	}
-	switch {
-	case len(all) != 1:
-		return errors.New("there must be one container, or one with node-termination-handler in its name or image")
-	case len(all[0].Args)+len(all[0].Command) > 0:
-		return errors.New("the container has a command or arguments, which are not read: write them as variables (CORDON_ONLY for --cordon-only)")
-	case len(all[0].EnvFrom) > 0:
-		return errors.New("the container has envFrom, which is not read: import /proc/PID/environ of the running handler")
-	}
-	s.defineAll(all[0].Env)
-	return nil
-}
-
 // defineAll sets settings from the environment variables of a container. Kubernetes expands $(NAME) and $$ in a variable's value; this function
 // does not, so that such a value is elsewhere.
 func (s *Settings) defineAll(list []variable) {
@@ -201,30 +154,5 @@ func (s *Settings) defineAll(list []variable) {
 		} else {
 			s.given[v.Name] = value{text: v.Value}
 		}
-	}
-}
-
-// envOf returns the environment variable that a value of the Helm chart sets. The value has the variable's name in camel case. If no rule has
-// such a variable, envOf returns the value's own name.
-func envOf(key string) string {
-	for _, r := range slices.Concat(nthRules, queueRules, rules) {
-		if strings.EqualFold(strings.ReplaceAll(r.env, "_", ""), key) {
-			return r.env
-		}
-	}
-	return key
-}
-
-// readValue sets the setting for a value of the Helm chart. An empty value sets nothing.
-func (s *Settings) readValue(key string, entry any) {
-	text := fmt.Sprint(entry)
-	switch {
-	case entry == nil, text == "", text == "[]", text == "map[]": // The value is empty.
-	case key == "extraEnv": // readYAML reads its variables.
-	case key == "webhookTemplateConfigMapKey": // It is no setting, but only a name in a ConfigMap.
-	case key == "webhookURLSecretName":
-		s.given[webhookURL] = value{elsewhere: true}
-	default:
-		s.given[envOf(key)] = value{text: text}
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 // rule says what becomes of one setting of the handler.
 type rule struct {
-	env  string     // the environment variable; the value of the Helm chart has the same name in camel case
+	env  string     // the environment variable
 	keys []string   // the settings of nth, which all get the converted value
 	to   conversion // nil if the conversion of another setting uses the value
 	why  string     // what else to know, for the comment above the lines; "" if nothing
@@ -92,15 +92,8 @@ func rulesFor(queue bool) []rule {
 	return slices.Concat(nthRules, rules)
 }
 
-// parseBool reads a boolean as the handler does, and also the other booleans of YAML 1.1, by which Helm reads values:
-// https://yaml.org/type/bool.html. Its error is that of a conversion.
+// parseBool reads a boolean as the handler does. Its error is that of a conversion.
 func parseBool(value string) (bool, error) {
-	switch strings.ToLower(value) {
-	case "y", "yes", "on":
-		return true, nil
-	case "n", "no", "off":
-		return false, nil
-	}
 	b, err := strconv.ParseBool(value)
 	if err != nil {
 		return false, errors.New("true or false")

@@ -326,14 +326,20 @@ func (s *scene) stopMock() {
 	}
 }
 
+// words matches where a word of a value's name ends, such as in webhookURL and enableASGLifecycleDraining.
+var words = regexp.MustCompile(`([a-z])([A-Z])|([A-Z])([A-Z][a-z])`)
+
 // start starts nth or nth-queue with the settings that it makes of the chart's values.
 func (s *scene) start(t *testing.T) {
 	t.Helper()
-	var chart strings.Builder
+	var environment strings.Builder // as the chart's templates make it of the values
 	for key, value := range s.values {
 		if !strings.ContainsAny(key, ".[") {
-			fmt.Fprintf(&chart, "%s: %q\n", key, value)
+			fmt.Fprintf(&environment, "%s=%s\n", strings.ToUpper(words.ReplaceAllString(key, "${1}${3}_${2}${4}")), value)
 		}
+	}
+	if s.secret != "" {
+		environment.WriteString("WEBHOOK_URL=in a Secret\n")
 	}
 	binary := daemon.Binary
 	if s.region != nil {
@@ -344,10 +350,10 @@ func (s *scene) start(t *testing.T) {
 		t.Fatal(err)
 	}
 	importing := exec.CommandContext(t.Context(), program, "config", "import", "-")
-	importing.Stdin, importing.Stderr = strings.NewReader(chart.String()), os.Stderr
+	importing.Stdin, importing.Stderr = strings.NewReader(environment.String()), os.Stderr
 	imported, err := importing.Output()
 	if err != nil {
-		t.Fatalf("importing the settings: %v\n%s", err, chart.String())
+		t.Fatalf("importing the settings: %v\n%s", err, environment.String())
 	}
 	url := filepath.Join(t.TempDir(), "url")
 	if err := os.WriteFile(url, []byte(s.secret+s.values["webhookURL"]), 0o600); err != nil {

@@ -180,10 +180,10 @@ func faulty(faults []string) error {
 func (p Program[C, P]) importCommand(queue bool) *cobra.Command {
 	return &cobra.Command{
 		Use: "import FILE", Short: "convert the settings of aws-node-termination-handler", Args: cobra.ExactArgs(1),
-		Long: `Converts the settings of aws-node-termination-handler and prints them. FILE has its environment
-("NAME=value" lines), the values of its Helm chart, or its manifest ("kubectl get daemonset -o yaml");
-"-" is standard input. Comments name each setting that is not converted, and each file to make for a
-secret. The result is validated before it is printed: status 78 and one line for each fault.`,
+		Long: `Converts the settings of aws-node-termination-handler and prints them. FILE has its manifest
+("kubectl get daemonset -o yaml"), or its environment ("NAME=value" lines); "-" is standard input.
+Comments name each setting that is not converted, and each file to make for a secret. The result is
+validated before it is printed: status 78 and one line for each fault.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			text, err := convert(args[0], queue)
 			if err == nil {
