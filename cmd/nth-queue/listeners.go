@@ -31,8 +31,8 @@ type notices struct {
 }
 
 // newNotices returns the notices of a fleet. serve sets describe, labels and mayWrite, which need the fleet, before any of them is called.
-func newNotices(cfg config.Queue, client notify.Identity, meter *metrics.Metrics, log *logrus.Entry) *notices {
-	n := &notices{meter: meter, client: client, webhook: daemon.NewWebhook("nth-queue", &cfg.Common, log, meter)}
+func newNotices(cfg config.Queue, webhook *notify.Webhook, client notify.Identity, meter *metrics.Metrics, log *logrus.Entry) *notices {
+	n := &notices{meter: meter, client: client, webhook: webhook}
 	if !cfg.DryRun && (cfg.Kubernetes.Condition || cfg.Kubernetes.Events) {
 		n.cluster = notify.NewKubernetes(notify.KubernetesOptions{
 			Rules:     policyOf(cfg.Events),

@@ -60,7 +60,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue]) error {
 	if err != nil {
 		return err
 	}
-	notices := newNotices(cfg, notify.Identity{Client: reach.notices.Interface}, meter, log)
+	notices := newNotices(cfg, daemon.NewWebhook(d.Webhook, cfg.DryRun, log, meter), notify.Identity{Client: reach.notices.Interface}, meter, log)
 	nodes := fleet.New(fleet.Options{
 		Client: reach.drains.Interface, Leases: reach.lease.Interface, Lease: leaseOf(cfg.Queue.URL, account.Region), Identity: identity, Own: ownPod(),
 		Rules: rulesOf(cfg), GroupLabel: cfg.Fleet.GroupLabel, Log: log, DryRun: cfg.DryRun,
@@ -146,13 +146,16 @@ func clusterOf(c config.Fleet) string {
 // control plane with two processors, fewer make the last pod leave later, and more delay the cordons of other nodes.
 const evictionsAtOnce = 100
 
+// impairedFor is how long EC2's status check must have failed before an instance counts as impaired.
+const impairedFor = 5 * time.Minute
+
 // rulesOf turns the settings into the rules of the fleet: of the policy, of drains, and how many nodes are drained at once.
 func rulesOf(cfg config.Queue) fleet.Rules {
 	options := daemon.DrainOptions(cfg.Drain)
 	options.Gate = kube.NewGate(evictionsAtOnce) // All drains share it.
 	return fleet.Rules{
 		Policy: policyOf(cfg.Events), Drain: options,
-		Limits: fleet.Limits{Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup}, Impaired: cfg.Events.StatusCheck.After,
+		Limits: fleet.Limits{Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup}, Impaired: impairedFor,
 	}
 }
 

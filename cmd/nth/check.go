@@ -111,7 +111,7 @@ func (c *check) metadata(ctx context.Context) {
 		c.Fail("metadata", "%s", err)
 		return
 	}
-	source, err := newSource(imds.Options{Endpoint: c.cfg.IMDS.Endpoint, LifeCycles: c.cfg.IMDS.LifeCycles, BootID: bootID})
+	source, err := newSource(imds.Options{Endpoint: c.cfg.IMDS.Endpoint, BootID: bootID})
 	if err != nil {
 		c.Fail("metadata", "%s", err)
 		return
@@ -122,11 +122,6 @@ func (c *check) metadata(ctx context.Context) {
 		return
 	}
 	c.OK("metadata", "session token received from %s", found.Endpoint)
-	if found.LifeCycle == "" && len(c.cfg.IMDS.LifeCycles) > 0 {
-		c.Warn("metadata", "the life cycle of the instance is unknown; nothing is polled until it is known")
-	} else {
-		c.OK("metadata", "%s", source.Scope(found.LifeCycle))
-	}
 	for _, poll := range found.Polls {
 		report := c.OK
 		if poll.Result == imds.Failed {

@@ -95,7 +95,7 @@ func TestCheck_ends_with_a_summary(t *testing.T) {
     {
       "verdict": "fail",
       "subject": "settings",
-      "text": "testdata/wrong.toml: line 5: imds.intervall: unknown key, did you mean imds.interval?"
+      "text": "testdata/wrong.toml: line 5: imds.intervall: unknown key; [imds] has endpoint, interval, withdrawn_after"
     },
     {
       "verdict": "fail",

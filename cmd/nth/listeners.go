@@ -6,7 +6,6 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/identity"
@@ -21,9 +20,9 @@ import (
 // send the reports: they run in the background until their context ends. alive says whether the daemon works, for the heartbeat on the Node.
 // A dry run writes only the heartbeat to the cluster. Its posts to the webhook are marked as a dry run's.
 func newListeners(
-	cfg config.Config, kubelet *identity.Kubelet, store *record.Store, metadata *imds.Source, alive func() bool, meter *metrics.Metrics, log *logrus.Entry,
+	cfg config.Config, webhook *notify.Webhook, kubelet *identity.Kubelet, store *record.Store, metadata *imds.Source, alive func() bool, meter *metrics.Metrics, log *logrus.Entry,
 ) (listeners []agent.Listener, work []func(context.Context)) {
-	machine, webhook := &machine{ask: metadata.Instance}, daemon.NewWebhook("nth", &cfg.Common, log, meter)
+	machine := &machine{ask: metadata.Instance}
 	ofNode := webhook.Node(notify.Subject{
 		Machine: machine.describe,
 		Node: func(ctx context.Context) (string, map[string]string) { // A notice is sent without the name or labels that cannot be read.

@@ -138,7 +138,7 @@ func TestWrongSettingsAreStatus78AndOneLineEach(t *testing.T) {
 		t.Run(args, func(t *testing.T) {
 			status, stdout, stderr := call(t, args+" --config testdata/wrong.toml")
 			want := `testdata/wrong.toml: line 2: events.spot-interruption.action = "drian": must be one of "ignore", "notify", "cordon", "drain"
-testdata/wrong.toml: line 5: imds.intervall: unknown key, did you mean imds.interval?
+testdata/wrong.toml: line 5: imds.intervall: unknown key; [imds] has endpoint, interval, withdrawn_after
 `
 			if status != 78 || stdout != "" || stderr != want {
 				t.Errorf("status %d, stdout %q, stderr\n%s", status, stdout, stderr)

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -91,12 +90,9 @@ func (h hostInfo) rehearse(ctx context.Context, l config.Loaded[config.Config], 
 	if !isReal {
 		fmt.Fprintln(out, "\n  "+strings.Join(rehearsal.Describe(), "\n  "))
 	}
-	switch action, lifeCycles := policyOf(cfg)[event.SpotInterruption].Action, cfg.IMDS.LifeCycles; {
+	switch action := policyOf(cfg)[event.SpotInterruption].Action; {
 	case action == policy.Ignore:
 		fmt.Fprintf(out, "\nNothing would be done: events.%s.action is %q.\n", event.SpotInterruption, action)
-		return nil
-	case len(lifeCycles) > 0 && !slices.Contains(lifeCycles, "spot"):
-		fmt.Fprintf(out, "\nNothing would be done: imds.life_cycles is %q, which leaves out spot instances.\n", lifeCycles)
 		return nil
 	case isReal && action != policy.Drain: // No pod would go. A simulation shows the cordon, if there is one.
 		fmt.Fprintln(out, "\n"+undrained(action))
@@ -224,7 +220,8 @@ func simulate(ctx context.Context, cfg config.Config, notice time.Duration, line
 	rules := policyOf(cfg)
 	options := metadataOptions(cfg, bootID, rules)
 	options.Endpoint = endpoint
-	options.Scoped = func(imds.Scope) { close(polls) }
+	begun := sync.OnceFunc(func() { close(polls) })
+	options.Observe = func(imds.Poll) { begun() }
 	source, err := newSource(options)
 	if err != nil {
 		return err

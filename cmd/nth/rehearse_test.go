@@ -64,7 +64,6 @@ func TestRehearse_SaysWhatAShortNoticeCuts(t *testing.T) {
 func TestWhatTheSettingsDoNotAskForIsNotRehearsed(t *testing.T) {
 	for _, c := range []struct{ settings, said string }{
 		{"[events.spot-interruption]\naction = \"ignore\"\n", `Nothing would be done: events.spot-interruption.action is "ignore".`},
-		{"[imds]\nlife_cycles = [\"on-demand\"]\n", `Nothing would be done: imds.life_cycles is ["on-demand"], which leaves out spot instances.`},
 		{"[events.spot-interruption]\naction = \"notify\"\n", `The node is not drained, since the settings do not ask for it: events.spot-interruption.action is "notify".`},
 		{"dry_run = true\n[events.spot-interruption]\naction = \"cordon\"\n", "The service would only log this: dry_run is true."},
 		{"[events.spot-interruption]\naction = \"cordon\"\n", `The node is not drained, since the settings do not ask for it: events.spot-interruption.action is "cordon".`},

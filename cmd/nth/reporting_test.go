@@ -128,7 +128,7 @@ func TestReporting_FaultsDoNotKeepNthFromWorking(t *testing.T) {
 		"log.level", "webhook: webhook.template: " + pipe + " is not a file; nth's own template is used", "webhook: reading the URL: " + pipe + " is not a file",
 	}
 	s.awaitStatus(t, b, append(degraded, "address already in use")...)
-	b.set(t, "[webhook]\nurl = 'http://127.0.0.1:1'\nca_file = '/dev/zero'\n")
+	b.set(t, "[webhook]\nheaders_file = '/dev/zero'\n")
 	s.reload(t)
 	start, _, _ := strings.Cut(s.stop(t), "watching for interruptions")
 	for _, want := range degraded {

@@ -14,7 +14,7 @@ import (
 
 func TestCheck_SaysWhichFilesWereRead(t *testing.T) {
 	b := newBench(t)
-	for name, text := range map[string]string{"50-webhook.toml": "[webhook]\nurl = \"https://a.test/hunter2\"\n", "60-old.toml.bak": "no TOML"} {
+	for name, text := range map[string]string{"50-webhook.toml": "[webhook]\nproxy = \"http://me:hunter2@a.test\"\n", "60-old.toml.bak": "no TOML"} {
 		if err := os.MkdirAll(b.settings+".d", 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -25,7 +25,7 @@ func TestCheck_SaysWhichFilesWereRead(t *testing.T) {
 	said := b.check(t, "--offline")
 	mustSay(t, said, `ok    settings    read .*/nth\.toml`, `ok    settings    read .*/nth\.toml\.d/50-webhook\.toml`,
 		`warn  settings    ignored .*/60-old\.toml\.bak: its name does not end with \.toml`,
-		`ok    webhook     the template renders every kind of notice; "nth check --webhook" posts a test`)
+		`ok    webhook     no webhook configured`)
 	status, stdout, stderr := call(t, "config --check --config "+b.settings)
 	mustSay(t, stdout, `.*/nth\.toml: read`, `.*/50-webhook\.toml: read`, `.*/60-old\.toml\.bak: ignored: its name does not end with \.toml`, `.*/nth\.toml, .*/50-webhook\.toml: ok`)
 	if status != 0 || stderr != "" || strings.Contains(said+stdout, "hunter2") {
@@ -43,7 +43,11 @@ func TestCheck_TheTestOfTheWebhookNamesTheNode(t *testing.T) {
 		posted <- string(text)
 	}))
 	t.Cleanup(server.Close)
-	b.set(t, "[webhook]\nurl = \""+server.URL+"\"")
+	address := filepath.Join(t.TempDir(), "url")
+	if err := os.WriteFile(address, []byte(server.URL), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.set(t, "[webhook]\nurl_file = \""+address+"\"")
 	mustSay(t, b.check(t, "--webhook"), `ok    webhook     test message delivered`)
 	if text := <-posted; !strings.Contains(text, rehearsal.Node) {
 		t.Errorf("what is posted does not name the node: %s", text)

@@ -12,7 +12,6 @@ import (
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/identity"
-	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
@@ -107,15 +106,6 @@ func (b *statusReporter) setOff(what, why string) {
 		b.set(func() { delete(b.off, what) })
 	default:
 		b.set(func() { b.off[what] = why })
-	}
-}
-
-// setScope marks the kinds as off that are not polled on an instance of this life cycle.
-func (b *statusReporter) setScope(scope imds.Scope) {
-	for _, kind := range event.PolledKinds() {
-		if !slices.Contains(scope.Kinds, kind) {
-			b.setOff(string(kind), fmt.Sprintf("%s instances are excluded by imds.life_cycles", scope.LifeCycle))
-		}
 	}
 }
 

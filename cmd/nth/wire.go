@@ -40,20 +40,17 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config]
 		log.WithField(systemd.FieldMessageID, systemd.StateTrouble).Error(warning)
 	}
 	options := metadataOptions(cfg, bootID, rules)
-	options.Scoped = func(scope imds.Scope) {
-		board.setScope(scope)
-		log.WithField(systemd.FieldMessageID, systemd.Started).Info(scope)
-	}
 	followTargetState(&options, store, board)
 	options.Observe = func(p imds.Poll) { meter.Polled(p.Document, string(p.Result)) }
 	if metadata, err = newSource(options); err != nil {
 		return err
 	}
+	log.WithField(systemd.FieldMessageID, systemd.Started).Info(metadata.Polled())
 	kubelet := h.newKubelet(cfg, meter.Requested)
 	node := newLocalNode(kubelet, cfg, balancers(cfg, metadata), newScripts(cfg))
 	shutdown := newShutdown(cfg, h.system(cfg), bootID, log, board.setNoNotice)
 	hooks := newHooks(metadata, cfg, board, meter, log)
-	listeners, work := newListeners(cfg, kubelet, store, metadata, board.alive, meter, log)
+	listeners, work := newListeners(cfg, daemon.NewWebhook(d.Webhook, cfg.DryRun, log, meter), kubelet, store, metadata, board.alive, meter, log)
 	loop := agent.New(agent.Config{
 		Sources:   append(shutdown.sources(), metadata, hooks, drainRequests{daemon.StateDirectory(&cfg.Common), func(why string) { board.setOff("nth drain", why) }}),
 		Node:      node,
@@ -101,11 +98,10 @@ func booted() time.Time { return time.Now().Add(-record.Uptime()) }
 // metadataOptions returns how the metadata service is polled, by the settings. Only documents of kinds that the rules do not ignore are polled.
 func metadataOptions(cfg config.Config, bootID string, rules policy.Settings) imds.Options {
 	return imds.Options{
-		Endpoint:   cfg.IMDS.Endpoint,
-		Interval:   cfg.IMDS.Interval,
-		LifeCycles: cfg.IMDS.LifeCycles,
-		Kinds:      watched(rules),
-		BootID:     bootID,
+		Endpoint: cfg.IMDS.Endpoint,
+		Interval: cfg.IMDS.Interval,
+		Kinds:    watched(rules),
+		BootID:   bootID,
 	}
 }
 

@@ -12,7 +12,6 @@ package config
 
 import (
 	"bufio"
-	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -150,24 +149,21 @@ type Pointer[C any] interface {
 func Describe[C any, P Pointer[C]](defaults C) []Table { return P(&defaults).tables() }
 
 // Encode writes every setting of cfg in TOML, so that Decode reads the same settings from it. It does not write secrets: a comment says that they
-// are set. With origins (see Loaded), a comment says where each setting comes from; nil means no such comments.
-func Encode[C any, P Pointer[C]](w io.Writer, cfg C, origins map[string]string) error {
+// are set.
+func Encode[C any, P Pointer[C]](w io.Writer, cfg C) error {
 	b := bufio.NewWriter(w)
 	for _, t := range P(&cfg).tables() {
 		if t.Name != "" {
 			fmt.Fprintf(b, "\n[%s]\n", t.Name)
 		}
 		for _, s := range t.Settings {
-			shown, origin := s.value.show(), ""
-			if origins != nil {
-				origin = "  # " + cmp.Or(origins[fullKey(t, s)], "default")
-			}
+			shown := s.value.show()
 			isEmpty := shown == `""` || shown == "{}"
 			if s.value.secret && !isEmpty {
-				fmt.Fprintf(b, "# %s is set, and not shown.%s\n", s.Name, origin)
+				fmt.Fprintf(b, "# %s is set, and not shown.\n", s.Name)
 				continue
 			}
-			fmt.Fprintf(b, "%s = %s%s\n", s.Name, shown, origin)
+			fmt.Fprintf(b, "%s = %s\n", s.Name, shown)
 		}
 	}
 	return b.Flush()

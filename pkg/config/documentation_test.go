@@ -169,7 +169,7 @@ func roff(text string) string {
 func printed[C any, P config.Pointer[C]](t *testing.T, cfg C) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := config.Encode[C, P](&b, cfg, nil); err != nil {
+	if err := config.Encode[C, P](&b, cfg); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()

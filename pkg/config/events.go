@@ -29,7 +29,7 @@ type QueueEvents struct {
 	Announced
 	ReservationEnd Plain
 	StateChange    Plain
-	StatusCheck    QueueStatusCheck
+	StatusCheck    Plain
 }
 
 // defaultAnnounced returns the defaults of the tables that both programs have.
@@ -38,7 +38,7 @@ func defaultAnnounced() Announced {
 		SpotInterruption:        Plain{Action: "drain"},
 		RebalanceRecommendation: RebalanceRecommendation{Action: "notify", CordonFor: time.Hour},
 		ScheduledMaintenance: ScheduledMaintenance{
-			Action: "drain", Lead: 10 * time.Minute, Window: day, Spread: 20 * time.Minute,
+			Action: "drain", Lead: 10 * time.Minute, Window: day,
 			Codes: map[string]string{
 				"instance-stop":       "window",
 				"instance-retirement": "window",
@@ -67,7 +67,7 @@ func defaultQueueEvents() QueueEvents {
 		Announced:      defaultAnnounced(),
 		ReservationEnd: Plain{Action: "drain"},
 		StateChange:    Plain{Action: "drain"},
-		StatusCheck:    QueueStatusCheck{Action: "notify", After: 5 * time.Minute},
+		StatusCheck:    Plain{Action: "notify"},
 	}
 }
 
@@ -90,7 +90,7 @@ func (c *QueueEvents) tables() []Table {
 	return append(c.Announced.tables(queue),
 		c.ReservationEnd.table(event.ReservationEnd, "The instance's Capacity Block or interruptible Capacity Reservation ends. Where the message names no time, the drain has ten minutes."),
 		c.StateChange.table(event.StateChange, "The instance stops or terminates, for any reason. The drain has five minutes."),
-		c.StatusCheck.table(),
+		c.StatusCheck.table(event.StatusCheck, "EC2's status check of the instance or of its system has failed for five minutes. The action is undone once it has passed for a quarter of an hour. A drain may take as long, and deletes no pod: the machine may recover."),
 	)
 }
 
@@ -122,13 +122,9 @@ type RebalanceRecommendation struct {
 
 // table describes the table [events.rebalance-recommendation]. Each Setting reads and shows a field of c.
 func (c *RebalanceRecommendation) table(p program) Table {
-	longest := 30 * day
-	if p == queue { // SQS hides a message for twelve hours at most.
-		longest = 12 * time.Hour
-	}
 	return p.table(tableOf(event.RebalanceRecommendation), "A spot instance is at elevated risk of interruption.",
 		actionSetting(&c.Action),
-		Setting{"cordon_for", duration(&c.CordonFor, 0, longest),
+		Setting{"cordon_for", duration(&c.CordonFor, 0, 30*day),
 			p.either("How long a cordon lasts if no drain follows; `0s` is until the recommendation is withdrawn.",
 				"How long a cordon lasts if no drain follows; `0s` is for ever.")},
 	)
@@ -139,7 +135,6 @@ type ScheduledMaintenance struct {
 	Action       string
 	Lead         time.Duration
 	Window       time.Duration
-	Spread       time.Duration
 	HardDeadline bool
 	// Codes says when Action is taken for each event code of EC2, and for "other": now, lead, window, notify or ignore.
 	Codes map[string]string
@@ -150,12 +145,10 @@ func (c *ScheduledMaintenance) table(p program) Table {
 	return p.table(tableOf(event.ScheduledMaintenance), "EC2 has planned a reboot, stop, retirement or maintenance.",
 		actionSetting(&c.Action),
 		Setting{"lead", duration(&c.Lead, 0, 30*day),
-			"How long before the maintenance (`NotBefore`) the action begins at the latest, for codes that say `lead` or `window`."},
+			"How long before the maintenance (`NotBefore`) the action begins at the latest, for codes that say `lead` or `window`. The instances of a fleet begin over 20 minutes, each at a moment that follows from its instance ID."},
 		Setting{"window", duration(&c.Window, 0, 30*day),
-			p.either("How long before the maintenance the action begins at the earliest, for codes that say `window`; at least `lead` and `spread` together.",
-				"How long before the maintenance the action begins at the earliest, for codes that say `window`; at least `lead` and `spread` together. Where nth-queue may not ask EC2, it begins thirteen days after the announcement at the latest: SQS forgets a message after fourteen.")},
-		Setting{"spread", duration(&c.Spread, 0, day),
-			"Over how long the instances of a fleet begin, each at a moment that follows from its instance ID. `0s` is all at once."},
+			p.either("How long before the maintenance the action begins at the earliest, for codes that say `window`; at least `lead` and 20 minutes.",
+				"How long before the maintenance the action begins at the earliest, for codes that say `window`; at least `lead` and 20 minutes. Where nth-queue may not ask EC2, it begins thirteen days after the announcement at the latest: SQS forgets a message after fourteen.")},
 		Setting{"hard_deadline", boolean(&c.HardDeadline),
 			"Delete pods that resist eviction in time for the maintenance. Otherwise their disruption budgets are respected to the end."},
 		Setting{"codes", pairs(&c.Codes, isCode, "a table of "+quoteAll(codes)+", each one of "+quoteAll(whens)),
@@ -221,19 +214,4 @@ type Plain struct {
 // table describes the table for a kind of event, whose meaning is doc. Each Setting reads and shows a field of c.
 func (c *Plain) table(kind event.Kind, doc string) Table {
 	return Table{tableOf(kind), doc, []Setting{actionSetting(&c.Action)}}
-}
-
-// QueueStatusCheck is the table [events.status-check].
-type QueueStatusCheck struct {
-	Action string
-	After  time.Duration
-}
-
-// table describes the table [events.status-check]. Each Setting reads and shows a field of c.
-func (c *QueueStatusCheck) table() Table {
-	return Table{tableOf(event.StatusCheck), "EC2's status check of the instance or of its system fails. nth-queue asks each minute.", []Setting{
-		actionSetting(&c.Action),
-		{"after", duration(&c.After, 0, day),
-			"How long the check must have failed. The action is undone once it has passed for a quarter of an hour. A drain may take as long, and deletes no pod: the machine may recover."},
-	}}
 }

@@ -11,12 +11,7 @@ type IMDS struct {
 	Endpoint       string // "" is the address of EC2's service
 	Interval       time.Duration
 	WithdrawnAfter time.Duration
-	LifeCycles     []string // nil is all
 }
-
-var lifeCycles = []string{"spot", "on-demand", "scheduled", "capacity-block", "interruptible-capacity-reservation"}
-
-func isLifeCycle(s string) bool { return slices.Contains(lifeCycles, s) }
 
 // table describes the table [imds]. Each Setting reads and shows a field of c.
 func (c *IMDS) table() Table {
@@ -27,8 +22,6 @@ func (c *IMDS) table() Table {
 			"How often to look for a spot interruption. The lifecycle state is read a quarter as often, the rebalance recommendation a tenth, maintenance a sixtieth."},
 		{"withdrawn_after", duration(&c.WithdrawnAfter, 0, day),
 			"How long an announcement must be missing, while the metadata service answers, before it counts as withdrawn. Maintenance must be missing 120 times as long."},
-		{"life_cycles", list(&c.LifeCycles, isLifeCycle, "a list of any of "+quoteAll(lifeCycles)),
-			"Watch only on instances of these life cycles, so that one image serves all. Empty is all."},
 	}}
 }
 

@@ -19,8 +19,6 @@ type Loaded[C any] struct {
 	Config C
 	// Files are the files that were read, in this sequence. Ignored are other files in the drop-in directory, each with the reason.
 	Files, Ignored []string
-	// Origins says which line sets each setting: "FILE: line N", by the full key. It lacks settings that no file sets.
-	Origins map[string]string
 	// Warnings are faults in the tables that only concern reporting: [log], [webhook] and [metrics]. A faulty key has no effect.
 	Warnings []string
 }
@@ -29,11 +27,11 @@ type Loaded[C any] struct {
 // Settings that no file sets are those in defaults. If named is true, an operator has named the file, and it must exist. The error has one line for
 // each fault in all files.
 func Load[C any, P Pointer[C]](file string, named bool, defaults C) (Loaded[C], error) {
-	l := Loaded[C]{Config: defaults, Origins: map[string]string{}}
+	l := Loaded[C]{Config: defaults}
 	if err := l.find(file, named); err != nil {
 		return Loaded[C]{}, err
 	}
-	d := decoder{known: knownOf(P(&l.Config).tables()), origins: l.Origins}
+	d := decoder{known: knownOf(P(&l.Config).tables())}
 	for _, file := range l.Files {
 		d.file = file
 		text, err := readFile(file)
@@ -99,7 +97,7 @@ func readFile(name string) (string, error) {
 // Decode reads the text of one file into cfg. The fields of keys that the text lacks, and of faulty keys, keep their values. The error has one line
 // for each fault, and names the file by name.
 func Decode[C any, P Pointer[C]](name string, text []byte, cfg P) error {
-	d := decoder{file: name, known: knownOf(cfg.tables()), origins: map[string]string{}}
+	d := decoder{file: name, known: knownOf(cfg.tables())}
 	d.decode(string(text))
 	return d.err()
 }
@@ -124,10 +122,9 @@ func knownOf(tables []Table) known {
 // decoder decodes files, one after the other: it stores the value of each key in the key's field, and collects faults.
 type decoder struct {
 	known           known
-	file            string            // the name of the current file
-	meta            toml.MetaData     // of the current file
-	origins         map[string]string // see Loaded
-	fatal, warnings []fault           // warnings are faults in the tables that only concern reporting
+	file            string        // the name of the current file
+	meta            toml.MetaData // of the current file
+	fatal, warnings []fault       // warnings are faults in the tables that only concern reporting
 }
 
 // fault is what is wrong with a line of a file; 0 stands for the whole file.
@@ -193,9 +190,7 @@ func (d *decoder) store(table string, entries map[string]toml.Primitive) {
 			var got any
 			if err := d.meta.PrimitiveDecode(entry, &got); err != nil || !setting.set(got) {
 				d.add(key, entry, wrong(key, got, setting.allowed))
-				continue
 			}
-			d.origins[key] = fmt.Sprintf("%s: line %d", d.file, d.line(entry))
 		}
 	}
 }

@@ -34,7 +34,7 @@ func same(a, b config.Config) bool { return reflect.DeepEqual(a, b) }
 func reload(t *testing.T, cfg config.Config) config.Config {
 	t.Helper()
 	var text bytes.Buffer
-	if err := config.Encode(&text, cfg, nil); err != nil {
+	if err := config.Encode(&text, cfg); err != nil {
 		t.Fatal(err)
 	}
 	again := config.Default()
@@ -56,9 +56,9 @@ func load(t *testing.T, path string) config.Loaded[config.Config] {
 
 func TestLoad_DropInsOverrideSingleKeys(t *testing.T) {
 	path := write(t,
-		"nth.toml", "[drain]\nmargin = \"1s\"\nprotect_empty_dir = true\n[imds]\nlife_cycles = [\"spot\"]\n",
+		"nth.toml", "[drain]\nmargin = \"1s\"\nprotect_empty_dir = true\n[load_balancers]\ntarget_groups = [\"all\"]\n",
 		"nth.toml.d/20-b.toml", "[drain]\nmargin = \"20s\"\n[events.scheduled-maintenance]\ncodes = { other = \"now\" }\n",
-		"nth.toml.d/10-a.toml", "[drain]\nmargin = \"10s\"\npod_grace_period = \"1m\"\n[imds]\nlife_cycles = []\n",
+		"nth.toml.d/10-a.toml", "[drain]\nmargin = \"10s\"\npod_grace_period = \"1m\"\n[load_balancers]\ntarget_groups = []\n",
 		"nth.toml.d/30-c.toml", "[events.scheduled-maintenance.codes]\nsystem-reboot = \"ignore\"\n",
 		"nth.toml.d/40-not-read.txt", "nonsense",
 		"nth.toml.d/.50-left-by-an-editor.toml", "nonsense",
@@ -87,7 +87,7 @@ func TestLoad_FaultsOfAllFilesAreOneError(t *testing.T) {
 	want := strings.Join([]string{
 		path + ": line 1: dry_run = 1: must be true or false",
 		path + ".d/1.toml: line 1: not valid TOML; a text needs quotes, and a key or table stands once",
-		path + ".d/2.toml: line 3: log.levl: unknown key, did you mean log.level?",
+		path + ".d/2.toml: line 3: log.levl: unknown key; [log] has format, level",
 		path + ".d/3.toml: is a directory",
 	}, "\n")
 	if _, err := config.Load(path, true, config.Default()); err == nil || err.Error() != want {
@@ -99,27 +99,6 @@ func TestLoad_FaultsInReportingAreWarnings(t *testing.T) {
 	l := load(t, write(t, "nth.toml", "[log]\nlevel = 'loud'\n[webhook]\nurls = 'a'\n[metrics]\nlisten = 'here'\n[drain]\nmargin = '20s'"))
 	if len(l.Warnings) != 3 || l.Config.Drain.Margin != 20*time.Second || l.Config.Log.Level != "info" || l.Config.Metrics.Listen != "" {
 		t.Errorf("warnings %q, in effect is %+v", l.Warnings, l.Config)
-	}
-}
-
-func TestLoad_OriginsAreTheLastFileAndItsLine(t *testing.T) {
-	path := write(t,
-		"nth.toml", "dry_run = true\n[log]\nlevel = \"info\"\nformat = \"text\"\n[webhook]\nurl = \"http://a\"\n",
-		"nth.toml.d/1.toml", "[log]\nlevel = \"debug\"\n",
-		"nth.toml.d/2.toml", "[log]\nlevel = \"loud\"\n[metrics]\nlisten = \"here\"\n",
-	)
-	l := load(t, path)
-	var printed bytes.Buffer
-	if err := config.Encode(&printed, l.Config, l.Origins); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{
-		"dry_run = true  # " + path + ": line 1\n", "level = \"debug\"  # " + path + ".d/1.toml: line 2\n", "format = \"text\"  # " + path + ": line 4\n",
-		"interval = \"500ms\"  # default\n", "listen = \"\"  # default\n", "# url is set, and not shown.  # " + path + ": line 6\n",
-	} {
-		if !strings.Contains(printed.String(), want) {
-			t.Errorf("%q is missing:\n%s", want, &printed)
-		}
 	}
 }
 

@@ -121,16 +121,14 @@ func (c *Drain) table(p program) Table {
 	)
 }
 
-// Webhook is the table [webhook]. URL, Headers and Proxy are never printed.
+// Webhook is the table [webhook]. Proxy is never printed, as it may contain a password.
 type Webhook struct {
-	URL, URLFile string // if both are "", the service's credential is used
-	Headers      map[string]string
-	HeadersFile  string
-	Template     string // a template, or the absolute path of one; if "", the default is used
-	Proxy        string
-	CAFile       string
-	Cluster      string   // the cluster's name in notices
-	At           []string // the phases at which notices are posted
+	URLFile     string // "" is the service's credential
+	HeadersFile string // "" is the service's credential
+	Template    string // a template, or the absolute path of one; if "", the default is used
+	Proxy       string
+	Cluster     string   // the cluster's name in notices
+	At          []string // the phases at which notices are posted
 }
 
 // IsTemplateFile reports whether Template is the path of a file. No template for JSON or text begins with a slash.
@@ -142,20 +140,14 @@ var phases = []string{"announced", "ended", "over"}
 // table describes the table [webhook]. Each Setting reads and shows a field of c.
 func (c *Webhook) table() Table {
 	return Table{"webhook", "Where notices are posted to. docs/notices.md says when, and what a template can use.", []Setting{
-		{"url", hidden(optionalText(&c.URL, isEndpoint, `a URL that begins with "https://" or "http://"`)),
-			"The address, never printed or logged. Empty is what `url_file` says, or the service's credential `webhook-url`; without any, nothing is posted."},
 		{"url_file", optionalFile(&c.URLFile),
-			"A file that holds the address."},
-		{"headers", hidden(headers(&c.Headers)),
-			"Headers to send, such as `{ Authorization = \"...\" }`; their values are never printed or logged. `Content-Type` is `application/json` by default."},
+			"A file that holds the address, which is never printed or logged. Empty is the service's credential `webhook-url`; without any, nothing is posted."},
 		{"headers_file", optionalFile(&c.HeadersFile),
-			"A file with further headers: lines `Name: value`, or a JSON object. Empty is the service's credential `webhook-headers`, if any."},
+			"A file with headers to send: one JSON object, such as `{\"Authorization\": \"...\"}`. `Content-Type` is `application/json` by default. Empty is the service's credential `webhook-headers`, if any."},
 		{"template", anyText(&c.Template),
 			"The template of what is posted, or the absolute path of its file, which is read at the start and at a reload. Empty is `{\"text\": \"...\"}` with one sentence."},
 		{"proxy", hidden(optionalText(&c.Proxy, isProxy, `a URL that begins with "http://", "https://", "socks5://" or "tcp://"`)),
 			"The proxy to use, never printed. Those in the environment are ignored."},
-		{"ca_file", optionalFile(&c.CAFile),
-			"Certificates, in PEM, to trust in addition to the system's."},
 		{"cluster", anyText(&c.Cluster),
 			"The cluster's name in notices. Empty is the Node's label `alpha.eksctl.io/cluster-name`."},
 		{"at", list(&c.At, func(s string) bool { return slices.Contains(phases, s) }, "a list of any of "+quoteAll(phases)),

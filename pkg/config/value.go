@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/BurntSushi/toml"
-	"golang.org/x/net/http/httpguts"
 
 	"github.com/nth-project/nth/pkg/text"
 )
@@ -132,13 +131,6 @@ func pairs(at *map[string]string, good func(name, text string) bool, want string
 		return "{ " + strings.Join(shown, ", ") + " }"
 	}
 	return field(at, want, read, show)
-}
-
-// headers is a table of HTTP headers.
-func headers(at *map[string]string) value {
-	return pairs(at, func(name, text string) bool {
-		return httpguts.ValidHeaderFieldName(name) && httpguts.ValidHeaderFieldValue(text)
-	}, "a table of names and texts")
 }
 
 // duration is a time.Duration from low to high, in Go's notation.

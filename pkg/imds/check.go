@@ -12,8 +12,6 @@ type Checkup struct {
 	Unreachable error
 	// Endpoint is where the service has answered, such as "http://169.254.169.254"; empty if it has not answered.
 	Endpoint string
-	// LifeCycle is the instance's; empty if the service does not say.
-	LifeCycle string
 	// Polls are the requests for the documents that announce events, one for each document.
 	Polls []Poll
 	// Ahead is how far this machine's clock is ahead of the service's, to a second. Dated is set if that is known.
@@ -21,12 +19,12 @@ type Checkup struct {
 	Dated bool
 }
 
-// Check requests a session token, the life cycle and every document that announces events, once each. "nth check" shows the result. Of the
-// callbacks in Options, Check calls only Observe, and that only for the life cycle.
+// Check requests a session token, the life cycle, which every instance has, and every document that announces events, once each. "nth check"
+// shows the result. Of the callbacks in Options, Check calls only Observe, and that only for the life cycle.
 func (s *Source) Check(ctx context.Context) Checkup {
 	var c Checkup
 	r := s.newReader()
-	lifeCycle, err := read(ctx, r, lifeCyclePath, shortDocument, parseLifeCycle)
+	_, err := read(ctx, r, lifeCyclePath, shortDocument, parseLifeCycle)
 	seen := &r.seen
 	c.Endpoint, c.Dated = seen.endpoint, !seen.date.IsZero()
 	if c.Dated {
@@ -37,7 +35,6 @@ func (s *Source) Check(ctx context.Context) Checkup {
 		c.Unreachable = err
 		return c
 	}
-	c.LifeCycle = lifeCycle
 	r.observe = func(p Poll) { c.Polls = append(c.Polls, p) }
 	for _, look := range []func(context.Context, *reader) (found, error){
 		lookForSpot, (&targetStates{opts: Options{BootID: s.opts.BootID}}).look, lookForRebalance, (&maintenance{}).look,

@@ -50,7 +50,7 @@ func lookOnce(t *testing.T, kind event.Kind, documents map[string]string, want w
 	})
 }
 
-// headStart is longer than a source waits for the life cycle and shorter than any interval.
+// headStart is time for the first looks, and shorter than any interval.
 const headStart = 300 * time.Millisecond
 
 func judge(t *testing.T, snapshots, troubles []delivery, want wanted) {

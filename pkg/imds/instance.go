@@ -5,10 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
-
-	"github.com/nth-project/nth/pkg/event"
 )
 
 const (
@@ -19,42 +16,16 @@ const (
 	identityPath = "../dynamic/instance-identity/document" // The SDK cleans the path.
 )
 
-// Scope is what is polled on an instance. If anything is, all of Options.Kinds are, although EC2 sends some kinds to some life cycles only: EC2
-// has added life cycles, and a mock of the service may know only one.
-type Scope struct {
-	// LifeCycle is the instance's; empty while it is unknown.
-	LifeCycle string
-	// Standby is set if Options.LifeCycles rules the instance out: nothing is polled then.
-	Standby bool
-	// Kinds are the kinds of events that are polled.
-	Kinds []event.Kind
-}
-
-// String describes the scope in one line, for the log.
-func (s Scope) String() string {
-	instance := ""
-	if s.LifeCycle != "" {
-		instance = s.LifeCycle + " instance, "
-	}
-	switch {
-	case s.Standby:
-		return fmt.Sprintf("standing by: %s instances are excluded by imds.life_cycles, nothing is polled", s.LifeCycle)
-	case len(s.Kinds) == 0:
-		return instance + "nothing is polled"
-	}
-	polled := make([]string, 0, len(s.Kinds))
-	for _, kind := range s.Kinds {
+// Polled says in one line, for the log, which kinds of events are polled.
+func (s *Source) Polled() string {
+	var polled []string
+	for _, kind := range s.polledKinds() {
 		polled = append(polled, string(kind))
 	}
-	return instance + "polling for " + strings.Join(polled, ", ")
-}
-
-// Scope returns what is polled on instances of a life cycle. If the life cycle is not known yet (""), that is all of Options.Kinds.
-func (s *Source) Scope(lifeCycle string) Scope {
-	if lifeCycle != "" && len(s.opts.LifeCycles) > 0 && !slices.Contains(s.opts.LifeCycles, lifeCycle) {
-		return Scope{LifeCycle: lifeCycle, Standby: true}
+	if polled == nil {
+		return "nothing is polled"
 	}
-	return Scope{LifeCycle: lifeCycle, Kinds: s.polledKinds()}
+	return "polling for " + strings.Join(polled, ", ")
 }
 
 // lifeCycleShape matches a life cycle, such as "on-demand".

@@ -30,7 +30,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/loop"
 )
 
 // DefaultInterval is short because a spot notice gives two minutes, and the time before the cordon is lost.
@@ -43,9 +42,6 @@ const (
 	maintenanceRatio = 60
 )
 
-// lifeCyclePause is the time between two requests for the life cycle.
-const lifeCyclePause = time.Second
-
 // Options say what a Source polls, and how often.
 type Options struct {
 	// Endpoint is the service's URL. It ends after the host or port: the SDK drops a path. Empty means the URL in the environment variable
@@ -57,9 +53,6 @@ type Options struct {
 	// Interval is the time between two looks for a spot notice. Zero means the default. The intervals for the other kinds are 4, 10 and 60
 	// times as long.
 	Interval time.Duration
-	// LifeCycles, if not empty, are the life cycles ("spot", "on-demand", ...) of the instances on which the source polls. On other instances,
-	// and until the life cycle is known, it polls nothing.
-	LifeCycles []string
 	// Kinds are the kinds of events to poll; nil means event.PolledKinds. Kinds that are not in event.PolledKinds are ignored.
 	Kinds []event.Kind
 	// BootID identifies this boot of the machine. It is part of the ID of an ASG termination, whose document has no ID. It is required if that
@@ -73,8 +66,6 @@ type Options struct {
 	TargetState func(state string)
 	// Observe, if set, is called after each request for a document, from several goroutines at once.
 	Observe func(Poll)
-	// Scoped, if set, is called once, when it is known what is polled on this instance.
-	Scoped func(Scope)
 }
 
 // Source looks at the metadata service. Make one with New.
@@ -117,47 +108,14 @@ const EndpointModeVariable = "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE"
 const dialTimeout = 500 * time.Millisecond
 
 // Run looks for events and delivers snapshots to the sink until ctx ends. Then it waits for its pollers. Run never gives up: it reports a missing
-// or broken service to the sink, and tries again. If Options.LifeCycles excludes the instance, Run polls nothing, and only waits for the end of
-// ctx. Call Run once at a time.
+// or broken service to the sink, and tries again. Call Run once at a time.
 func (s *Source) Run(ctx context.Context, sink event.Sink) {
-	const unknown = ""
-	scope := s.Scope(unknown)
-	if len(s.opts.LifeCycles) > 0 {
-		lifeCycle, known := s.awaitLifeCycle(ctx)
-		if !known {
-			return // ctx has ended.
-		}
-		scope = s.Scope(lifeCycle)
-	}
-	if s.opts.Scoped != nil {
-		s.opts.Scoped(scope)
-	}
-	if scope.Standby {
-		// An earlier process, with other settings, may have recorded an event. An empty snapshot withdraws it.
-		for _, kind := range s.polledKinds() {
-			sink.Snapshot(event.Snapshot{Kind: kind})
-		}
-	}
 	var pollers sync.WaitGroup
-	for _, p := range s.newPollers(scope.Kinds) {
+	for _, p := range s.newPollers() {
 		pollers.Go(func() { p.run(ctx, sink) })
 	}
 	<-ctx.Done()
 	pollers.Wait()
-}
-
-// awaitLifeCycle requests the life cycle until the service answers with one. known is false if ctx ends first. If the document is absent, as in
-// some simulators, it is requested again.
-func (s *Source) awaitLifeCycle(ctx context.Context) (lifeCycle string, known bool) {
-	reader := s.newReader()
-	for {
-		if lifeCycle, err := read(ctx, reader, lifeCyclePath, shortDocument, parseLifeCycle); err == nil && lifeCycle != "" {
-			return lifeCycle, true
-		}
-		if !loop.Await(ctx, nil, lifeCyclePause) {
-			return "", false
-		}
-	}
 }
 
 // polledKinds returns those of Options.Kinds that the metadata service announces.
@@ -165,8 +123,9 @@ func (s *Source) polledKinds() []event.Kind {
 	return slices.DeleteFunc(event.PolledKinds(), func(k event.Kind) bool { return !slices.Contains(s.opts.Kinds, k) })
 }
 
-// newPollers returns a new poller for each kind, and stores the pollers for Stalled.
-func (s *Source) newPollers(kinds []event.Kind) []*poller {
+// newPollers returns a new poller for each kind that is polled, and stores the pollers for Stalled.
+func (s *Source) newPollers() []*poller {
+	kinds := s.polledKinds()
 	all := []*poller{
 		{kind: event.SpotInterruption, interval: s.opts.Interval, look: lookForSpot},
 		{kind: event.ASGTermination, interval: targetStateRatio * s.opts.Interval, look: s.targetStates.look},

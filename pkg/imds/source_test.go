@@ -48,66 +48,35 @@ var paths = map[event.Kind]string{
 	event.ScheduledMaintenance: scheduledPath, event.ASGTermination: targetStatePath,
 }
 
-// However the instance was bought, what is announced counts: a mock of the service may know only one life cycle.
-func TestScope_IsWhatIsPolled(t *testing.T) {
+func TestSource_PollsTheKindsThatItIsAskedFor(t *testing.T) {
 	lasting := []event.Kind{event.ScheduledMaintenance, event.ASGTermination}
 	for name, test := range map[string]struct {
-		lifeCycle answer
-		only      []string // Options.LifeCycles
-		kinds     []event.Kind
-		polled    []event.Kind
-		asked     bool   // for the life cycle
-		says      string // a part of the scope's sentence; "" if it is not known
+		kinds  []event.Kind
+		polled []event.Kind
+		says   string
 	}{
-		"on-demand":            {answer{body: "on-demand"}, nil, nil, imdsKinds, false, "polling for spot-interruption, rebalance-recommendation, scheduled-maintenance, asg-termination"},
-		"not all kinds":        {answer{body: "spot"}, nil, lasting, lasting, false, "polling for scheduled-maintenance, asg-termination"},
-		"none of the kinds":    {answer{body: "spot"}, nil, []event.Kind{event.Shutdown}, nil, false, "nothing is polled"},
-		"spot only, on spot":   {answer{body: "spot\n"}, []string{"spot"}, nil, imdsKinds, true, "spot instance, polling for"},
-		"two, on one of them":  {answer{body: "on-demand"}, []string{"spot", "on-demand"}, nil, imdsKinds, true, "on-demand instance, polling"},
-		"spot only, on demand": {answer{body: "on-demand"}, []string{"spot"}, nil, nil, true, "standing by: on-demand instances are excluded"},
-		"spot only, a kind":    {answer{body: "on-demand"}, []string{"spot"}, lasting, nil, true, "standing by"},
-		"spot only, unknown":   {answer{status: 500}, []string{"spot"}, nil, nil, true, ""},
+		"all":       {nil, imdsKinds, "polling for spot-interruption, rebalance-recommendation, scheduled-maintenance, asg-termination"},
+		"not all":   {lasting, lasting, "polling for scheduled-maintenance, asg-termination"},
+		"none here": {[]event.Kind{event.Shutdown}, nil, "nothing is polled"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ec2 := serve(announced)
-			ec2.say(lifeCyclePath, test.lifeCycle)
-			var scopes []imds.Scope
-			opts := imds.Options{LifeCycles: test.only, Kinds: test.kinds, Scoped: func(s imds.Scope) { scopes = append(scopes, s) }}
+			ec2, opts := serve(announced), imds.Options{Kinds: test.kinds, BootID: "b"}
+			if source, err := imds.New(opts); err != nil || source.Polled() != test.says {
+				t.Errorf("it says %q (%v), want %q", source.Polled(), err, test.says)
+			}
 			bubble(t, opts, ec2, func(t *testing.T, sink *sink) {
 				time.Sleep(headStart)
 				synctest.Wait()
 				for _, kind := range imdsKinds {
-					judgeScope(t, kind, opts, ec2, sink, test.polled)
-				}
-				if asked := len(ec2.times(lifeCyclePath)); (asked > 0) != test.asked {
-					t.Errorf("the life cycle was asked for %d times", asked)
-				}
-				if (test.says != "") != (len(scopes) == 1) || test.says != "" && !strings.Contains(scopes[0].String(), test.says) {
-					t.Errorf("got scopes %v, want one that says %q", scopes, test.says)
+					snapshots, _ := sink.of(kind)
+					asked := len(ec2.times(paths[kind]))
+					isPolled := asked > 0 && len(snapshots) > 0 && len(snapshots[0].events) == 1
+					if isPolled != slices.Contains(test.polled, kind) || !isPolled && asked+len(snapshots) > 0 {
+						t.Errorf("%s: asked %d times, got %+v", kind, asked, snapshots)
+					}
 				}
 			})
 		})
-	}
-}
-
-// judgeScope checks that a kind is polled, ruled out with one empty snapshot at most, or not spoken of because nobody asked.
-func judgeScope(t *testing.T, kind event.Kind, opts imds.Options, ec2 *service, sink *sink, polled []event.Kind) {
-	t.Helper()
-	snapshots, _ := sink.of(kind)
-	asked := len(ec2.times(paths[kind]))
-	switch {
-	case slices.Contains(polled, kind):
-		if asked == 0 || len(snapshots) == 0 || len(snapshots[0].events) != 1 {
-			t.Errorf("%s: asked %d times, got %+v, want it polled", kind, asked, snapshots)
-		}
-	case opts.Kinds != nil && !slices.Contains(opts.Kinds, kind):
-		if asked > 0 || len(snapshots) > 0 {
-			t.Errorf("%s: asked %d times, got %d snapshots, want none", kind, asked, len(snapshots))
-		}
-	default:
-		if asked > 0 || len(snapshots) > 1 || len(snapshots) == 1 && len(snapshots[0].events) > 0 {
-			t.Errorf("%s: asked %d times, got %+v, want one empty snapshot at most", kind, asked, snapshots)
-		}
 	}
 }
 

@@ -108,7 +108,7 @@ func TestDeliver_GivesUpAndSaysSo(t *testing.T) {
 	})
 	t.Run("a message that is refused", func(t *testing.T) { // It must not hold up the others of its event.
 		refuses := serve(t, httptest.NewServer, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadRequest) })
-		rejected := post(t.Context(), to(refuses.URL), "a")
+		rejected := post(t.Context(), t, to(refuses.URL), "a")
 		hooked(t, func(r *hookRig) {
 			r.answers(func(_ context.Context, text string) error {
 				if text == "a announced" {

@@ -3,7 +3,6 @@ package notify
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,21 +33,17 @@ const (
 const (
 	maxSecretSize   = 64 << 10  // with the URL, or the headers
 	maxTemplateSize = 128 << 10 // with a template
-	maxCASize       = 4 << 20   // with certificates: all those of a Linux system take a quarter of a mebibyte
 )
 
 // Destination says where a webhook posts to.
 type Destination struct {
-	// URL is the address. If it is empty, URLFile is a file that contains the address.
-	URL, URLFile string
-	// Headers are sent with each post. They override those in HeadersFile, which has lines "Name: value" or one object of JSON.
-	Headers     map[string]string
+	// URLFile is a file that contains the address.
+	URLFile string
+	// HeadersFile, if set, is a file with the headers to send: one JSON object.
 	HeadersFile string
 	// Proxy is the proxy's URL: http://, https://, socks5:// or tcp://, which means http://. If it is empty, no proxy is used, not even one
 	// that the environment names.
 	Proxy string
-	// CAFile contains certificates, in PEM, that are trusted in addition to the system's.
-	CAFile string
 	// Timeout bounds one post. UserAgent is sent with it.
 	Timeout   time.Duration
 	UserAgent string
@@ -73,9 +68,6 @@ func NewEndpoint(d Destination) (*Endpoint, error) {
 	}
 	// No connection is kept: the next notice may be weeks away.
 	transport := &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxAnswerHeader, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
-	if transport.TLSClientConfig.RootCAs, err = d.trusted(); err != nil {
-		return nil, err
-	}
 	if transport.Proxy, err = d.proxy(); err != nil {
 		return nil, err
 	}
@@ -125,85 +117,40 @@ func statusError(status int) error {
 
 // target returns the URL to post to.
 func (d Destination) target() (string, error) {
-	target, name := d.URL, "the URL"
-	if target == "" {
-		content, err := readFile(d.URLFile, maxSecretSize)
-		if err != nil {
-			return "", fmt.Errorf("reading the URL: %w", err)
-		}
-		target, name = strings.TrimSpace(content), "the URL in "+d.URLFile
+	content, err := readFile(d.URLFile, maxSecretSize)
+	if err != nil {
+		return "", fmt.Errorf("reading the URL: %w", err)
 	}
+	target := strings.TrimSpace(content)
 	parsed, err := url.Parse(target)
 	valid := err == nil && parsed.Hostname() != "" && (parsed.Scheme == "http" || parsed.Scheme == "https")
 	if !valid { // The error of url.Parse would show the URL.
-		return "", fmt.Errorf("%s is no URL that begins with http:// or https://", name)
+		return "", fmt.Errorf("the URL in %s does not begin with http:// or https://, or names no host", d.URLFile)
 	}
 	return target, nil
 }
 
-// headers returns the headers of a post. Those in HeadersFile override the defaults, and those in Headers override both.
+// headers returns the headers of a post. Those in HeadersFile override the defaults. No error shows anything of the file's content.
 func (d Destination) headers() (http.Header, error) {
 	headers := http.Header{"Content-Type": {DefaultContentType}, "User-Agent": {d.UserAgent}}
-	inFile, err := d.headersInFile()
-	if err != nil {
-		return nil, err
-	}
-	for _, added := range []map[string]string{inFile, d.Headers} {
-		for name, value := range added {
-			if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
-				return nil, errors.New("HTTP does not allow a name or a value of the headers") // Either may be a secret.
-			}
-			headers.Set(name, value)
-		}
-	}
-	return headers, nil
-}
-
-// headersInFile returns the headers in HeadersFile, which has an object of JSON, or lines "Name: value" and comments that begin with "#". The
-// errors show nothing of the content.
-func (d Destination) headersInFile() (map[string]string, error) {
 	if d.HeadersFile == "" {
-		return nil, nil
+		return headers, nil
 	}
 	content, err := readFile(d.HeadersFile, maxSecretSize)
 	if err != nil {
 		return nil, fmt.Errorf("reading the headers: %w", err)
 	}
-	headers := map[string]string{}
-	if json.Unmarshal([]byte(content), &headers) == nil { // Otherwise the file has lines.
-		return headers, nil
+	var inFile map[string]string
+	if json.Unmarshal([]byte(content), &inFile) != nil {
+		return nil, fmt.Errorf("%s is not one JSON object of names and texts", d.HeadersFile)
 	}
-	for line := range strings.Lines(content) {
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
+	for name, value := range inFile {
+		if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
+			return nil, fmt.Errorf("HTTP does not allow a name or a value of the headers in %s", d.HeadersFile)
 		}
-		name, value, found := strings.Cut(line, ":")
-		if !found {
-			return nil, fmt.Errorf("%s has neither lines \"Name: value\" nor an object of texts in JSON", d.HeadersFile)
-		}
-		headers[name] = strings.TrimSpace(value)
+		headers.Set(name, value)
 	}
 	return headers, nil
-}
-
-// trusted returns the certificates to trust: the system's and those in CAFile. Without CAFile it returns nil, which means the system's.
-func (d Destination) trusted() (*x509.CertPool, error) {
-	if d.CAFile == "" {
-		return nil, nil
-	}
-	pem, err := readFile(d.CAFile, maxCASize)
-	if err != nil {
-		return nil, fmt.Errorf("reading the certificates to trust: %w", err)
-	}
-	trusted, err := x509.SystemCertPool()
-	if err != nil { // The system has none: only those in CAFile are trusted.
-		trusted = x509.NewCertPool()
-	}
-	if !trusted.AppendCertsFromPEM([]byte(pem)) {
-		return nil, fmt.Errorf("reading the certificates to trust: there is none in %s", d.CAFile)
-	}
-	return trusted, nil
 }
 
 // proxy returns the transport's function for the proxy; nil if there is none.

@@ -2,7 +2,6 @@ package notify_test
 
 import (
 	"context"
-	"encoding/pem"
 	"errors"
 	"io"
 	"net"
@@ -42,13 +41,26 @@ func serve(t *testing.T, start func(http.Handler) *httptest.Server, answer http.
 
 func fine(http.ResponseWriter, *http.Request) {}
 
-func to(url string) notify.Destination {
-	return notify.Destination{URL: url, Timeout: 10 * time.Second, UserAgent: "nth/test"}
+// destination is a notify.Destination whose files have these texts.
+type destination struct {
+	notify.Destination
+	URL, Headers string
+}
+
+func to(url string) destination {
+	return destination{notify.Destination{Timeout: 10 * time.Second, UserAgent: "nth/test"}, url, ""}
 }
 
 // post posts a text to a destination.
-func post(ctx context.Context, d notify.Destination, text string) error {
-	e, err := notify.NewEndpoint(d)
+func post(ctx context.Context, t *testing.T, d destination, text string) error {
+	t.Helper()
+	if d.URL != "" {
+		d.URLFile = file(t, d.URL)
+	}
+	if d.Headers != "" {
+		d.HeadersFile = file(t, d.Headers)
+	}
+	e, err := notify.NewEndpoint(d.Destination)
 	if err != nil {
 		return err
 	}
@@ -68,9 +80,8 @@ func TestPost_SendsTheTextWithItsHeaders(t *testing.T) {
 	t.Parallel()
 	e := serve(t, httptest.NewServer, fine)
 	d := to(e.URL + "/services/T0/B0?a=b")
-	d.HeadersFile = file(t, "# ours\nAuthorization: Bearer one: two\n\nX-Team: web\n")
-	d.Headers = map[string]string{"X-Team": "ops"}
-	if err := post(t.Context(), d, `{"a":1}`); err != nil {
+	d.Headers = `{"Authorization": "Bearer one: two", "X-Team": "ops"}`
+	if err := post(t.Context(), t, d, `{"a":1}`); err != nil {
 		t.Fatal(err)
 	}
 	r := <-e.requests
@@ -85,9 +96,9 @@ func TestPost_SendsTheTextWithItsHeaders(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, got, want)
 		}
 	}
-	d.URL, d.URLFile = "", file(t, e.URL+"\n")
-	d.HeadersFile = file(t, `{"Content-type":"text/plain", "X-Team": "web"}`) // as WEBHOOK_HEADERS of aws-node-termination-handler
-	if err := post(t.Context(), d, "a"); err != nil {
+	d = to(e.URL + "\n")
+	d.Headers = `{"Content-type":"text/plain", "X-Team": "ops"}` // as WEBHOOK_HEADERS of aws-node-termination-handler
+	if err := post(t.Context(), t, d, "a"); err != nil {
 		t.Fatal(err)
 	}
 	if r := <-e.requests; r.Header.Get("Content-Type") != "text/plain" || r.Header.Get("X-Team") != "ops" {
@@ -112,7 +123,7 @@ func TestPost_JudgesTheAnswer(t *testing.T) {
 			w.WriteHeader(status)
 		})
 		got := ""
-		if err := post(t.Context(), to(e.URL), "a"); err != nil {
+		if err := post(t.Context(), t, to(e.URL), "a"); err != nil {
 			got = err.Error()
 		}
 		if got != want || len(elsewhere.requests) > 0 {
@@ -121,20 +132,11 @@ func TestPost_JudgesTheAnswer(t *testing.T) {
 	}
 }
 
-func TestPost_TrustsTheCertificatesOfTheSettings(t *testing.T) {
+func TestPost_TrustsTheCertificatesOfTheSystem(t *testing.T) {
 	t.Parallel()
 	e := serve(t, httptest.NewTLSServer, fine)
-	if err := post(t.Context(), to(e.URL), "a"); err == nil || !strings.Contains(err.Error(), "certificate") {
+	if err := post(t.Context(), t, to(e.URL), "a"); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("an endpoint that nobody vouches for: %v", err)
-	}
-	d := to(e.URL)
-	d.CAFile = file(t, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: e.Certificate().Raw})))
-	if err := post(t.Context(), d, "a"); err != nil {
-		t.Errorf("with its certificate: %v", err)
-	}
-	d.CAFile = file(t, "nothing")
-	if err := post(t.Context(), d, "a"); err == nil || err.Error() != "reading the certificates to trust: there is none in "+d.CAFile {
-		t.Errorf("with a file that has none: %v", err)
 	}
 }
 
@@ -148,13 +150,13 @@ func TestPost_UsesNoProxyButThatOfTheSettings(t *testing.T) {
 	for _, variable := range []string{"http_proxy", "HTTP_PROXY", "all_proxy"} {
 		t.Setenv(variable, proxy.URL)
 	}
-	if err := post(t.Context(), to(direct.URL), "direct"); err != nil || <-direct.bodies != "direct" {
+	if err := post(t.Context(), t, to(direct.URL), "direct"); err != nil || <-direct.bodies != "direct" {
 		t.Errorf("without a proxy in the settings: %v", err)
 	}
 	for _, scheme := range []string{"tcp", "http"} {
 		d := to("http://endpoint.invalid/path")
 		d.Proxy = scheme + "://me:hunter2@" + at.Host
-		if err := post(t.Context(), d, "proxied"); err != nil {
+		if err := post(t.Context(), t, d, "proxied"); err != nil {
 			t.Errorf("through %s://: %v", scheme, err)
 			continue
 		}
@@ -183,7 +185,7 @@ func TestPost_ShowsNoSecretsInErrors(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	// What answers need not be HTTP, or even a webhook: it may repeat a part of what it was sent, or spell it in another way.
-	repeats := func(answer string) func(*notify.Destination) {
+	repeats := func(answer string) func(*destination) {
 		server := serve(t, httptest.NewServer, func(w http.ResponseWriter, _ *http.Request) {
 			connection, _, err := http.NewResponseController(w).Hijack()
 			if err == nil {
@@ -191,50 +193,48 @@ func TestPost_ShowsNoSecretsInErrors(t *testing.T) {
 				_ = connection.Close()
 			}
 		})
-		return func(d *notify.Destination) { d.URL = server.URL + "/services/a%20b/hunter2" }
+		return func(d *destination) { d.URL = server.URL + "/services/a%20b/hunter2" }
 	}
 	for name, test := range map[string]struct {
 		ctx    context.Context
-		change func(*notify.Destination)
+		change func(*destination)
 	}{
-		"refused":      {t.Context(), func(d *notify.Destination) { d.URL = "http://" + closed + "/hunter2" }},
-		"reset":        {t.Context(), func(d *notify.Destination) { d.URL = reset.URL + "/hunter2?key=hunter2" }},
-		"ended":        {ended, func(d *notify.Destination) { d.URL = reset.URL + "/hunter2" }},
-		"unknown host": {t.Context(), func(d *notify.Destination) { d.URL = "https://me:hunter2@nobody.invalid/hunter2" }},
-		"no answer in time": {t.Context(), func(d *notify.Destination) {
+		"refused":      {t.Context(), func(d *destination) { d.URL = "http://" + closed + "/hunter2" }},
+		"reset":        {t.Context(), func(d *destination) { d.URL = reset.URL + "/hunter2?key=hunter2" }},
+		"ended":        {ended, func(d *destination) { d.URL = reset.URL + "/hunter2" }},
+		"unknown host": {t.Context(), func(d *destination) { d.URL = "https://me:hunter2@nobody.invalid/hunter2" }},
+		"no answer in time": {t.Context(), func(d *destination) {
 			d.URL, d.Timeout = serve(t, httptest.NewServer, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }).URL+"/hunter2", 50*time.Millisecond
 		}},
 		"an endless header":  {t.Context(), repeats("HTTP/1.1 200 OK\r\nhunter2: " + strings.Repeat("a", 1<<20) + "\r\n\r\n")},
-		"no URL":             {t.Context(), func(d *notify.Destination) { d.URL = "hunter2" }},
-		"not parsed":         {t.Context(), func(d *notify.Destination) { d.URL = "http://hunter2\x7f" }},
-		"another scheme":     {t.Context(), func(d *notify.Destination) { d.URL = "ftp://host/hunter2" }},
-		"no proxy":           {t.Context(), func(d *notify.Destination) { d.Proxy = "http://me:hunter2@" + closed }},
-		"wrong proxy":        {t.Context(), func(d *notify.Destination) { d.Proxy = "ftp://hunter2" }},
-		"a proxy's password": {t.Context(), func(d *notify.Destination) { d.Proxy = "http://hunter2/1@" + closed }},
-		"header's value":     {t.Context(), func(d *notify.Destination) { d.Headers = map[string]string{"Authorization": "hunter2\n"} }},
-		"header's name":      {t.Context(), func(d *notify.Destination) { d.Headers = map[string]string{"Not a name": "hunter2"} }},
-		"headers' file":      {t.Context(), func(d *notify.Destination) { d.HeadersFile = file(t, "Authorization hunter2") }},
-		"headers' JSON":      {t.Context(), func(d *notify.Destination) { d.HeadersFile = file(t, `{"Authorization": hunter2}`) }},
-		"URL's file":         {t.Context(), func(d *notify.Destination) { d.URL, d.URLFile = "", file(t, "hunter2") }},
-		"no URL's file":      {t.Context(), func(d *notify.Destination) { d.URL, d.URLFile = "", "/nowhere/url" }},
-		"long URL's file":    {t.Context(), func(d *notify.Destination) { d.URL, d.URLFile = "", file(t, strings.Repeat("hunter2", 1<<16)) }},
-		"no CA's file":       {t.Context(), func(d *notify.Destination) { d.CAFile = "/nowhere/ca" }},
+		"no URL":             {t.Context(), func(d *destination) { d.URL = "hunter2" }},
+		"not parsed":         {t.Context(), func(d *destination) { d.URL = "http://hunter2\x7f" }},
+		"another scheme":     {t.Context(), func(d *destination) { d.URL = "ftp://host/hunter2" }},
+		"no proxy":           {t.Context(), func(d *destination) { d.Proxy = "http://me:hunter2@" + closed }},
+		"wrong proxy":        {t.Context(), func(d *destination) { d.Proxy = "ftp://hunter2" }},
+		"a proxy's password": {t.Context(), func(d *destination) { d.Proxy = "http://hunter2/1@" + closed }},
+		"header's value":     {t.Context(), func(d *destination) { d.Headers = `{"Authorization": "hunter2\\n"}` }},
+		"header's name":      {t.Context(), func(d *destination) { d.Headers = `{"Not a name": "hunter2"}` }},
+		"headers' file":      {t.Context(), func(d *destination) { d.Headers = "Authorization: hunter2" }},
+		"headers' JSON":      {t.Context(), func(d *destination) { d.Headers = `{"Authorization": hunter2}` }},
+		"no URL's file":      {t.Context(), func(d *destination) { d.URL, d.URLFile = "", "/nowhere/url" }},
+		"long URL's file":    {t.Context(), func(d *destination) { d.URL = strings.Repeat("hunter2", 1<<16) }},
 		"part of it":         {t.Context(), repeats("-ERR unknown command /services/a%20b/hunter\r\n")},
 		"spelt otherwise":    {t.Context(), repeats("500 cannot find '/services/a+b/hunter2'\r\n")},
 		"an odd status":      {t.Context(), repeats("HTTP/1.1 /services/a+b/hunter2\r\n\r\n")},
 		"an odd header":      {t.Context(), repeats("HTTP/1.1 500 Bad\r\nno /hunter2 here\r\n\r\n")},
 		"an odd redirect":    {t.Context(), repeats("HTTP/1.1 302 Found\r\nLocation: https://[/services/a+b/hunter2\r\n\r\n")},
-		"a proxy's answer": {t.Context(), func(d *notify.Destination) {
+		"a proxy's answer": {t.Context(), func(d *destination) {
 			repeats("HTTP/1.1 407 not with me:hunter2\r\n\r\n")(d)
 			d.Proxy, d.URL = strings.Replace(d.URL, "//", "//me:hunter2@", 1), "https://host.test/"
 		}},
-		"proxy's no proxy": {t.Context(), func(d *notify.Destination) { d.URL, d.Proxy = "https://host/hunter2", reset.URL }},
+		"proxy's no proxy": {t.Context(), func(d *destination) { d.URL, d.Proxy = "https://host/hunter2", reset.URL }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := to("http://" + closed + "/hunter2")
-			d.Headers = map[string]string{"Authorization": "Bearer hunter2"}
+			d.Headers = `{"Authorization": "Bearer hunter2"}`
 			test.change(&d)
-			err := post(test.ctx, d, "a")
+			err := post(test.ctx, t, d, "a")
 			if err == nil {
 				t.Fatal("it was posted")
 			}
@@ -261,9 +261,9 @@ func TestFiles_ThatAreNotRegularAreFaultsAtOnce(t *testing.T) {
 	for path, want := range map[string]string{
 		"/dev/zero": "is not a file", dir: "is not a file", pipe: "is not a file", huge: "is longer than", dir + "/none": "no such file",
 	} {
-		const url = "http://127.0.0.1:1"
+		url := file(t, "http://127.0.0.1:1")
 		for what, d := range map[string]notify.Destination{
-			"the address": {URLFile: path}, "the headers": {URL: url, HeadersFile: path}, "the certificates": {URL: url, CAFile: path},
+			"the address": {URLFile: path}, "the headers": {URLFile: url, HeadersFile: path},
 		} {
 			if _, err := notify.NewEndpoint(d); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
 				t.Errorf("%s of %s: %v, want that it %s", what, path, err, want)

@@ -8,13 +8,16 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/cmd/internal/cli"
+	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -23,8 +26,10 @@ type Daemon[C any] struct {
 	Config C
 	// Degraded lists faults in the settings, with which the program works nevertheless.
 	Degraded []string
-	Log      *logrus.Entry
-	Service  Service
+	// Webhook is where notices are posted to; nil if the settings have no address, or a faulty one.
+	Webhook *notify.WebhookOptions
+	Log     *logrus.Entry
+	Service Service
 }
 
 // ErrReload is the cause of the end of a daemon's context (context.Cause) if the daemon is to begin again with other settings.
@@ -66,7 +71,9 @@ func Run[C any, P config.Pointer[C]](
 	for {
 		log := logrus.NewEntry(NewLogger(name, P(&current.Config).Base().Log, stderr))
 		RouteKlog(log)
-		for _, fault := range current.Warnings {
+		webhook, faults := settings.Webhook(P(&current.Config).Base().Webhook, name)
+		degraded := slices.Concat(current.Warnings, faults)
+		for _, fault := range degraded {
 			log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid).Errorf("%s drains as usual, but its reporting is degraded: %s", name, fault)
 		}
 		running, end := context.WithCancelCause(ctx)
@@ -75,7 +82,9 @@ func Run[C any, P config.Pointer[C]](
 			reloaded <- l
 			end(ErrReload)
 		})
-		err := run(running, &Daemon[C]{Config: current.Config, Degraded: current.Warnings, Log: log, Service: Service{notifier, running}})
+		err := run(running, &Daemon[C]{
+			Config: current.Config, Degraded: degraded, Webhook: webhook, Log: log, Service: Service{notifier, running},
+		})
 		isReload := errors.Is(context.Cause(running), ErrReload)
 		end(nil) // This ends awaitReload.
 		_, isRefused := errors.AsType[cli.ConfigError](err)

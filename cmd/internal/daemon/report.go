@@ -6,7 +6,6 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/cmd/internal/cli"
-	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/metrics"
@@ -23,14 +22,13 @@ func StateDirectory(cfg *config.Common) string {
 	return cfg.StateDirectory
 }
 
-// NewWebhook returns the webhook of the daemon of that name, by the settings. It logs and counts whether notices are delivered. Without an address, it
-// posts nothing.
-func NewWebhook(name string, cfg *config.Common, log *logrus.Entry, meter *metrics.Metrics) *notify.Webhook {
-	options := &notify.WebhookOptions{}
-	if found, _ := settings.Webhook(cfg.Webhook, name); found != nil { // The faults were reported when the settings were read.
-		options = found
+// NewWebhook returns a webhook that posts by these options. It logs and counts whether notices are delivered. If to is nil, it posts nothing.
+func NewWebhook(to *notify.WebhookOptions, dryRun bool, log *logrus.Entry, meter *metrics.Metrics) *notify.Webhook {
+	var options notify.WebhookOptions
+	if to != nil {
+		options = *to
 	}
-	options.DryRun = cfg.DryRun
+	options.DryRun = dryRun
 	options.Reported = func(r notify.DeliveryResult) {
 		logDelivery(log, r)
 		switch {
@@ -41,7 +39,7 @@ func NewWebhook(name string, cfg *config.Common, log *logrus.Entry, meter *metri
 		default: // A notice that is retried is not counted yet.
 		}
 	}
-	return notify.NewWebhook(*options)
+	return notify.NewWebhook(options)
 }
 
 // logDelivery logs the result of an attempt to deliver a notice. The first failure of a notice is logged as a warning, and later ones for debugging

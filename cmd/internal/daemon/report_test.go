@@ -5,6 +5,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/cmd/internal/daemon"
+	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/metrics"
@@ -29,8 +32,12 @@ func TestMetrics_CountWhatBothProgramsDo(t *testing.T) {
 	for _, status := range []int{http.StatusOK, http.StatusBadRequest} {
 		endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
 		t.Cleanup(endpoint.Close)
-		cfg.Webhook.URL, cfg.Webhook.At = endpoint.URL, []string{"announced"}
-		w := daemon.NewWebhook("nth", cfg, log, m)
+		address := filepath.Join(t.TempDir(), "url")
+		if err := os.WriteFile(address, []byte(endpoint.URL), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		to, _ := settings.Webhook(config.Webhook{URLFile: address, At: []string{"announced"}}, "nth")
+		w := daemon.NewWebhook(to, false, log, m)
 		w.Node(notify.Subject{
 			Machine: func(context.Context) notify.Machine { return notify.Machine{} },
 			Node:    func(context.Context) (string, map[string]string) { return "", nil },

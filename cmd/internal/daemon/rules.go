@@ -13,6 +13,9 @@ import (
 // SpotNotice is how long before a spot interruption EC2 gives notice.
 const SpotNotice = 2 * time.Minute
 
+// maintenanceSpread is over how long the instances of a fleet begin to drain for maintenance, so that not all do at once.
+const maintenanceSpread = 20 * time.Minute
+
 // moments converts the settings of when the action for scheduled maintenance is taken, by event code.
 func moments(settings map[string]string) map[string]policy.When {
 	codes := make(map[string]policy.When, len(settings))
@@ -51,7 +54,7 @@ func Rules(c config.Announced) policy.Settings {
 			Codes:  moments(c.ScheduledMaintenance.Codes),
 			Lead:   c.ScheduledMaintenance.Lead,
 			Window: c.ScheduledMaintenance.Window,
-			Spread: c.ScheduledMaintenance.Spread,
+			Spread: maintenanceSpread,
 			Hard:   c.ScheduledMaintenance.HardDeadline,
 		},
 		event.ASGTermination: {

@@ -40,16 +40,11 @@ func (p Program[C, P]) Load(path string) (config.Loaded[C], error) {
 	return l, nil
 }
 
-// read is Load for the command "run" and "config --check". It also checks that the settings lack nothing that the program needs to run. Faults of the
-// webhook do not keep it from running, so they become warnings.
+// read is Load for the command "run" and "config --check". It also checks that the settings lack nothing that the program needs to run.
 func (p Program[C, P]) read(path string) (config.Loaded[C], error) {
 	l, err := p.Load(path)
 	if err == nil {
 		err = p.Lack(&l.Config)
-	}
-	if err == nil {
-		_, faults := Webhook(P(&l.Config).Base().Webhook, p.Name)
-		l.Warnings = append(l.Warnings, faults...)
 	}
 	return l, err
 }
@@ -126,7 +121,6 @@ func (p Program[C, P]) Command(queue bool) *cobra.Command {
 		Long: "Prints the settings in effect, all of them, as a valid configuration file.",
 	}
 	path := p.ConfigFlag(cmd)
-	origin := cmd.Flags().Bool("origin", false, "add where each setting is from: a file with its line, or the default")
 	check := cmd.Flags().Bool("check", false, "only validate, with the service's credentials: one line for each file that was read or ignored")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *check {
@@ -136,10 +130,7 @@ func (p Program[C, P]) Command(queue bool) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if !*origin {
-			l.Origins = nil
-		}
-		err = config.Encode[C, P](cmd.OutOrStdout(), l.Config, l.Origins)
+		err = config.Encode[C, P](cmd.OutOrStdout(), l.Config)
 		return cmp.Or(faulty(l.Warnings), err)
 	}
 	cmd.AddCommand(p.importCommand(queue))
@@ -158,7 +149,8 @@ func (p Program[C, P]) check(path string, out io.Writer) error {
 	for _, ignored := range l.Ignored {
 		fmt.Fprintln(out, strings.Replace(ignored, ": ", ": ignored: ", 1)) // from "FILE: REASON"
 	}
-	if err := faulty(l.Warnings); err != nil {
+	_, faults := Webhook(P(&l.Config).Base().Webhook, p.Name)
+	if err := faulty(append(l.Warnings, faults...)); err != nil {
 		return err
 	}
 	if len(l.Files) == 0 {

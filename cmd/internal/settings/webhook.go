@@ -2,7 +2,6 @@ package settings
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"time"
 
@@ -42,20 +41,14 @@ func Webhook(c config.Webhook, name string) (to *notify.WebhookOptions, faults [
 	return to, faults
 }
 
-// endpointOf returns the endpoint whose URL is in the settings, or in the credential "webhook-url" of the service; nil if neither has one.
+// endpointOf returns the endpoint whose URL is in the file of the settings, or in the credential "webhook-url" of the service; nil without either.
 func endpointOf(c config.Webhook, name string) (*notify.Endpoint, error) {
 	version, _ := cli.BuildVersion()
 	to := notify.Destination{
-		URL: c.URL, URLFile: c.URLFile, Headers: c.Headers, HeadersFile: cmp.Or(c.HeadersFile, Credential(name, "webhook-headers")),
-		Proxy: c.Proxy, CAFile: c.CAFile, Timeout: postTimeout, UserAgent: name + "/" + version,
+		URLFile: cmp.Or(c.URLFile, Credential(name, "webhook-url")), HeadersFile: cmp.Or(c.HeadersFile, Credential(name, "webhook-headers")),
+		Proxy: c.Proxy, Timeout: postTimeout, UserAgent: name + "/" + version,
 	}
-	if to.URL != "" && to.URLFile != "" {
-		return nil, errors.New("webhook.url and webhook.url_file are both set: keep one; nothing is posted")
-	}
-	if to.URL == "" {
-		to.URLFile = cmp.Or(c.URLFile, Credential(name, "webhook-url"))
-	}
-	if to.URL == "" && to.URLFile == "" { // No webhook is configured.
+	if to.URLFile == "" { // No webhook is configured.
 		return nil, nil
 	}
 	endpoint, err := notify.NewEndpoint(to)

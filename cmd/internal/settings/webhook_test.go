@@ -53,20 +53,19 @@ func TestWebhook_FaultsAreReportedInOneLine(t *testing.T) {
 		want      string
 		off, with bool // the webhook is off; the template of the settings is used
 	}{
-		"nothing":                     {func(*config.Webhook) {}, "", false, true},
-		"no address":                  {func(c *config.Webhook) { c.URL = "" }, "", true, false},
-		"no address, and a template":  {func(c *config.Webhook) { c.URL, c.Template = "", "{{ nope }}" }, "webhook.template:1: function \"nope\" not defined", true, false},
-		"a template":                  {func(c *config.Webhook) { c.Template = "{{ .Nope }}" }, "webhook.template:1:3: ", false, false},
-		"a template's file":           {func(c *config.Webhook) { c.Template = write(t, "{{ .Nope }}") }, "/file:1:3: ", false, false},
-		"a file that is not there":    {func(c *config.Webhook) { c.Template = "/nowhere/file" }, "webhook.template: stat /nowhere/file", false, false},
-		"a template in a pipe":        {func(c *config.Webhook) { c.Template = pipe(t) }, "/pipe is not a file", false, false},
-		"a template that is no JSON":  {func(c *config.Webhook) { c.Template = "hello" }, "it gives no JSON", false, false},
-		"headers":                     {func(c *config.Webhook) { c.HeadersFile = write(t, "hello") }, "has neither lines", true, false},
-		"certificates":                {func(c *config.Webhook) { c.CAFile = write(t, "hello") }, "there is none in ", true, false},
-		"two addresses, with secrets": {func(c *config.Webhook) { c.URL, c.URLFile = "https://hooks.test/hunter2", "/url" }, "are both set", true, false},
+		"nothing":                    {func(*config.Webhook) {}, "", false, true},
+		"no address":                 {func(c *config.Webhook) { c.URLFile = "" }, "", true, false},
+		"no address, and a template": {func(c *config.Webhook) { c.URLFile, c.Template = "", "{{ nope }}" }, "webhook.template:1: function \"nope\" not defined", true, false},
+		"a template":                 {func(c *config.Webhook) { c.Template = "{{ .Nope }}" }, "webhook.template:1:3: ", false, false},
+		"a template's file":          {func(c *config.Webhook) { c.Template = write(t, "{{ .Nope }}") }, "/file:1:3: ", false, false},
+		"a file that is not there":   {func(c *config.Webhook) { c.Template = "/nowhere/file" }, "webhook.template: stat /nowhere/file", false, false},
+		"a template in a pipe":       {func(c *config.Webhook) { c.Template = pipe(t) }, "/pipe is not a file", false, false},
+		"a template that is no JSON": {func(c *config.Webhook) { c.Template = "hello" }, "it gives no JSON", false, false},
+		"headers":                    {func(c *config.Webhook) { c.HeadersFile = write(t, "hello") }, "is not one JSON object", true, false},
+		"a secret for an address":    {func(c *config.Webhook) { c.URLFile = write(t, "hunter2") }, "does not begin with http", true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := config.Webhook{URL: "http://127.0.0.1:1", Template: sound}
+			c := config.Webhook{URLFile: write(t, "http://127.0.0.1:1"), Template: sound}
 			row.change(&c)
 			to, faults := settings.Webhook(c, "nth")
 			text := strings.Join(faults, "\n")
@@ -93,7 +92,7 @@ func TestWebhook_TheAddressIsTheCredentialUnlessOneIsSet(t *testing.T) {
 	t.Cleanup(server.Close)
 	dir := t.TempDir()
 	t.Setenv("CREDENTIALS_DIRECTORY", dir)
-	for name, text := range map[string]string{"webhook-url": server.URL + "/hunter2", "webhook-headers": "X-Key: hunter2"} {
+	for name, text := range map[string]string{"webhook-url": server.URL + "/hunter2", "webhook-headers": `{"X-Key": "hunter2"}`} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
