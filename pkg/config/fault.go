@@ -35,7 +35,7 @@ func (d *decoder) unknown(table, name string) string {
 		}
 	}
 	slices.Sort(keys)
-	return shown + ": unknown key; " + place + " has " + strings.Join(keys, ", ")
+	return fmt.Sprintf("%s: unknown key; %s has %s", shown, place, strings.Join(keys, ", "))
 }
 
 // wrong returns the text of a fault: the value got of a key is not among those that are allowed. It does not show what may be a secret.
