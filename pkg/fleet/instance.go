@@ -170,7 +170,7 @@ func (t *term) judgeInterruption(inst *instance, h *hint, on node) time.Duration
 	t.mu.Unlock()
 	var again time.Duration
 	if !accepted {
-		over, again = t.isOver(h, on)
+		over, again = t.askAboutStop(h, on)
 	}
 	switch {
 	case over: // The cordon is taken back like that of any recorded event.

@@ -160,46 +160,64 @@ type observedLock struct {
 	lastError time.Time // when a request failed last
 }
 
-// observe keeps the result of a request for the Lease, and returns err, the request's error. writeBegan is when a write was sent; zero for a read. A
-// read does not end the trouble of failed writes at once: a process may have the right to read the Lease, but not to write it.
-func (o *observedLock) observe(err error, writeBegan time.Time) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	now, isWrite := time.Now(), !writeBegan.IsZero()
-	doesNotExist := !isWrite && kube.NotFound(err)
-	otherWasFaster := apierrors.IsConflict(err)
-	switch {
-	case err == nil && isWrite:
-		o.renewed, o.err = writeBegan, nil
-	case err == nil, doesNotExist, otherWasFaster: // The Lease can be read.
-		if now.Sub(o.lastError) > renewDeadline { // No write has failed for so long, so none was needed.
-			o.err = nil
-		}
-	default:
-		if o.err == nil {
-			o.since = now
-		}
-		o.err, o.lastError = err, now
+// noteWrite notes the result of a write of the Lease: when it began, and its error, which it returns.
+func (o *observedLock) noteWrite(began time.Time, err error) error {
+	if err == nil {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.renewed, o.err = began, nil
+		return nil
+	}
+	if apierrors.IsConflict(err) { // Another process was faster: the Lease can be read.
+		o.noteReadable()
+	} else {
+		o.noteError(err)
 	}
 	return err
+}
+
+// noteReadable notes that the Lease can be read. That does not end the trouble of failed writes at once: a process may have the right to read the
+// Lease, but not to write it.
+func (o *observedLock) noteReadable() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if time.Since(o.lastError) > renewDeadline { // No write has failed for so long, so none was needed.
+		o.err = nil
+	}
+}
+
+// noteError notes why a request for the Lease failed.
+func (o *observedLock) noteError(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := time.Now()
+	if o.err == nil {
+		o.since = now
+	}
+	o.err, o.lastError = err, now
 }
 
 // Get implements resourcelock.Interface.
 func (o *observedLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := o.Interface.Get(ctx)
-	return record, raw, o.observe(err, time.Time{})
+	if err == nil || kube.NotFound(err) { // A Lease that does not exist yet is no trouble.
+		o.noteReadable()
+	} else {
+		o.noteError(err)
+	}
+	return record, raw, err
 }
 
 // Create implements resourcelock.Interface.
 func (o *observedLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	began := time.Now()
-	return o.observe(o.Interface.Create(ctx, record), began)
+	return o.noteWrite(began, o.Interface.Create(ctx, record))
 }
 
 // Update implements resourcelock.Interface.
 func (o *observedLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	began := time.Now()
-	return o.observe(o.Interface.Update(ctx, record), began)
+	return o.noteWrite(began, o.Interface.Update(ctx, record))
 }
 
 // age returns how long ago the last successful write of the Lease began. It is the longer time of two clocks: only the wall clock continues while a

@@ -142,9 +142,9 @@ func stopTime(h *hint) time.Time {
 	return time.Time{}
 }
 
-// isOver asks EC2 whether the instance of a hint about a stop runs again, so that the event is over. A message may be days old. again is when to ask
-// once more, if EC2's answer does not decide it yet; 0 if it does.
-func (t *term) isOver(h *hint, on node) (over bool, again time.Duration) {
+// askAboutStop asks EC2 whether the instance of a hint about a stop runs again, so that the event is over. A message may be days old. again is when to
+// ask once more, if EC2's answer does not decide it yet; 0 if it does. If EC2 says that the instance is stopped, h.nowStopped is set.
+func (t *term) askAboutStop(h *hint, on node) (over bool, again time.Duration) {
 	stops := stopTime(h)
 	age := time.Since(stops)
 	stillRuns := h.Event.Kind == event.SpotInterruption && age < answerLag // The stop is still to come, or has just come.

@@ -37,7 +37,7 @@ func (s *Source) Check(ctx context.Context) Checkup {
 	}
 	r.observe = func(p Poll) { c.Polls = append(c.Polls, p) }
 	for _, look := range []func(context.Context, *reader) (found, error){
-		lookForSpot, (&targetStates{opts: Options{BootID: s.opts.BootID}}).look, lookForRebalance, (&maintenance{}).look,
+		lookAt(spotPath, parseSpot), (&targetStates{opts: Options{BootID: s.opts.BootID}}).look, lookAt(rebalancePath, parseRebalance), (&maintenance{}).look,
 	} {
 		_, _ = look(ctx, r) // c.Polls has the errors.
 	}

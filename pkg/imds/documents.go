@@ -25,9 +25,11 @@ const spotPath = "spot/instance-action"
 // spotActions are the actions that EC2 documents.
 var spotActions = []string{"terminate", "stop", "hibernate"}
 
-// lookForSpot looks once whether EC2 announces a spot interruption. It is the look of a poller.
-func lookForSpot(ctx context.Context, r *reader) (found, error) {
-	return readEvents(ctx, r, spotPath, shortDocument, parseSpot)
+// lookAt returns the look of a poller that reads one short document.
+func lookAt(path string, parse func([]byte) (found, error)) func(context.Context, *reader) (found, error) {
+	return func(ctx context.Context, r *reader) (found, error) {
+		return readEvents(ctx, r, path, shortDocument, parse)
+	}
 }
 
 // readEvents requests a document that announces events and parses it. The errors, that in found.partial included, name the document.
@@ -71,11 +73,6 @@ func parseSpot(body []byte) (found, error) {
 //
 // It is absent until EC2 sees an elevated risk of interruption. EC2 is not known to withdraw it.
 const rebalancePath = "events/recommendations/rebalance"
-
-// lookForRebalance looks once whether EC2 recommends to rebalance. It is the look of a poller.
-func lookForRebalance(ctx context.Context, r *reader) (found, error) {
-	return readEvents(ctx, r, rebalancePath, shortDocument, parseRebalance)
-}
 
 // parseRebalance reads a rebalance recommendation. The document has nothing but a time. A document without a readable time is an error.
 func parseRebalance(body []byte) (found, error) {

@@ -127,9 +127,9 @@ func (s *Source) polledKinds() []event.Kind {
 func (s *Source) newPollers() []*poller {
 	kinds := s.polledKinds()
 	all := []*poller{
-		{kind: event.SpotInterruption, interval: s.opts.Interval, look: lookForSpot},
+		{kind: event.SpotInterruption, interval: s.opts.Interval, look: lookAt(spotPath, parseSpot)},
 		{kind: event.ASGTermination, interval: targetStateRatio * s.opts.Interval, look: s.targetStates.look},
-		{kind: event.RebalanceRecommendation, interval: rebalanceRatio * s.opts.Interval, look: lookForRebalance},
+		{kind: event.RebalanceRecommendation, interval: rebalanceRatio * s.opts.Interval, look: lookAt(rebalancePath, parseRebalance)},
 		{kind: event.ScheduledMaintenance, interval: maintenanceRatio * s.opts.Interval, look: (&maintenance{}).look},
 	}
 	all = slices.DeleteFunc(all, func(p *poller) bool { return !slices.Contains(kinds, p.kind) })

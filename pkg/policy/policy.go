@@ -6,7 +6,9 @@
 // The package uses these terms:
 //   - A look reads a source of events once. It is good if the source answered, and then it says which events are announced.
 //   - An event stands until it has an ending: it was withdrawn, canceled or completed, or the machine has survived it.
-//   - The guard is pkg/drain's work on the node: it closes the node (cordons it), evicts pods, and reports the node's state.
+//   - A plan is what the rules ask for about an event. A want is what the event wants of the node now: its plan, or less if the event is not due, if
+//     it is uncertain, or if operators have uncordoned the node.
+//   - The guard is pkg/drain's work on the node: it cordons the node, evicts pods, and reports the node's state.
 //   - Each event has an entry in the record, whose phase says how far nth has come with it: see package state.
 //   - To act upon the node is to cordon or drain it for an event. Entry.Acted reports that, until what was done is taken back.
 //   - An entry is released once an operator has uncordoned the node during its event.
@@ -141,7 +143,7 @@ func (sit Situation) leftAlone(e state.Entry, work state.Phase) bool {
 
 // Goal is the state that the node is to reach. Zero times mean never.
 type Goal struct {
-	// Action is Drain or Cordon for a node that is to be closed, Uncordon if everything of ours is to be taken off the
+	// Action is Drain or Cordon for a node that is to be cordoned, Uncordon if everything of ours is to be taken off the
 	// node, and Wait if the node is to stay as it is.
 	Action Action
 	// Events are the IDs of all events that want the goal, the most urgent first.

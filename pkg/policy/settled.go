@@ -14,18 +14,19 @@ func (s Settings) Settled(sit Situation, ev event.Event) event.Outcome {
 	if !recorded {
 		e = state.Entry{Event: ev} // Fold did not record the event: see worthRecording.
 	}
-	cordonPending := e.Phase == state.Cordoning && s.want(sit, e) >= wantCordoned && !s.timeIsOver(sit, e)
-	drainPending := e.Phase == state.Draining && s.want(sit, e) == wantDrained // At the end of its time, Fold makes it Incomplete.
+	want := s.want(sit, e)
+	cordonUnderWay := e.Phase == state.Cordoning && want >= wantCordoned && !s.timeIsOver(sit, e)
+	drainUnderWay := e.Phase == state.Draining && want == wantDrained // At the end of its time, Fold makes it Incomplete.
 	switch {
 	case e.LeftAlone:
 		return event.LeftAlone
-	case cordonPending || drainPending:
+	case cordonUnderWay || drainUnderWay:
 		return ""
-	case s.plan(e).action != Drain:
+	case s.plan(e).action != Drain: // The node is cordoned as the rule asks, or the time for that is over.
 		return event.NoDrain
-	case e.Released() && e.Phase == state.Cordoned: // Operators uncordoned the node when no drain was under way.
+	case e.Phase == state.Cordoned && e.Released(): // Operators uncordoned the node before a drain began.
 		return event.LeftAlone
-	case e.Phase == state.Incomplete || e.Phase == state.Cordoning:
+	case e.Phase == state.Cordoning || e.Phase == state.Incomplete: // The rule asks for a drain, and its time is over.
 		return event.OutOfTime
 	}
 	return event.Drained // The drain is done, or nothing is to be done for the event now.
