@@ -36,6 +36,7 @@ func TestClient_NamesTroubleInPlainWords(t *testing.T) {
 		"hang":                 {spotPath, answer{hang: true}, "no answer within 10s"},
 		"hang giving tokens":   {"token", answer{hang: true}, "asking for a session token: no answer within 10s"},
 		"too large":            {spotPath, answer{body: strings.Repeat(" ", 64<<10+1)}, "longer than 4 KiB"},
+		"404 too large":        {spotPath, answer{status: 404, body: strings.Repeat(" ", 64<<10+1)}, "longer than 4 KiB"},
 		"too long a header":    {spotPath, answer{body: "x", header: http.Header{"X-More": {strings.Repeat("x", 32<<10)}}}, "header"},
 		"too large a token":    {"token", answer{body: strings.Repeat("x", 64<<10+1)}, "asking for a session token: the answer is longer than 4 KiB"},
 		"an empty token":       {"token", answer{status: 200}, "0 bytes that are no token"},

@@ -88,36 +88,6 @@ func everywhere(ec2 *service, a answer) {
 	}
 }
 
-func TestLoop_TroubleIsNoAllClear(t *testing.T) {
-	faults := map[string]answer{
-		"500": {status: 500}, "503": {status: 503}, "401": {status: 401}, "403": {status: 403}, "302": {status: 302},
-		"204": {status: 204}, "hang": {hang: true}, "too large": {body: string(make([]byte, 70<<10))},
-		"404 too large": {status: 404, body: string(make([]byte, 70<<10))}, "garbage": {body: "\x00\x01{{{<html>"},
-	}
-	for name, fault := range faults {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			ec2 := serve(announced)
-			bubble(t, imds.Options{}, ec2, func(t *testing.T, sink *sink) {
-				time.Sleep(time.Second)
-				everywhere(ec2, fault)
-				time.Sleep(5 * time.Minute)
-				for _, kind := range imdsKinds {
-					snapshots, troubles := sink.of(kind)
-					if len(snapshots) == 0 || len(troubles) < 5 {
-						t.Errorf("%s: %d snapshots and %d troubles", kind, len(snapshots), len(troubles))
-					}
-					for _, s := range snapshots {
-						if len(s.events) != 1 {
-							t.Errorf("%s: got snapshot %+v, want none but those of before", kind, s.events)
-						}
-					}
-				}
-			})
-		})
-	}
-}
-
 func TestLoop_SeesANoticePromptlyAfterAnOutage(t *testing.T) {
 	for name, row := range map[string]struct {
 		path   string

@@ -50,30 +50,3 @@ func TestFault_IsMetUntilItIsOver(t *testing.T) {
 		})
 	}
 }
-
-func TestClose_EndsHangingRequests(t *testing.T) {
-	srv := imdstest.NewServer()
-	valid := token(t, srv)
-	srv.Fault(imdstest.Fault{Kind: imdstest.Hang, For: time.Hour})
-	failed := make(chan error, 1)
-	ctx := bounded(t)
-	go func() {
-		response, err := try(ctx, "GET", srv.URL+instanceID, tokenHeader, valid)
-		if err == nil {
-			response.Body.Close()
-		}
-		failed <- err
-	}()
-	await(t, srv, "a request", func(c imdstest.Counts) bool { return c.ByPath[instanceID] == 1 })
-	srv.Close()
-	if err := <-failed; err == nil || ctx.Err() != nil {
-		t.Errorf("the request ended with %v, want a cut connection", err)
-	}
-}
-
-func await(t *testing.T, srv *imdstest.Server, what string, reached func(imdstest.Counts) bool) {
-	t.Helper()
-	if err := srv.Await(bounded(t), reached); err != nil {
-		t.Fatalf("waiting for %s: %v", what, err)
-	}
-}

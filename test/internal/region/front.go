@@ -92,14 +92,3 @@ func (r *Region) observe(answer *http.Response) error {
 	}
 	return nil
 }
-
-// Received are the messages that consumers have received so far, each as often as it was.
-func (r *Region) Received() []Message {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var all []Message
-	for _, m := range r.received {
-		all = append(all, m)
-	}
-	return all
-}
