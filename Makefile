@@ -16,7 +16,7 @@ PROGRAMS := nth nth-queue nth-imds
 # a machine takes up to 14 of the 128 inotify instances that Linux gives root (fs.inotify.max_user_instances).
 LONG_UNITS := $(addprefix ./pkg/,imds fleet drain identity)
 LONG_LABS  := $(addprefix ./,e2e queue metrics)
-ROOTLESS   := ./aws ./tools/...
+ROOTLESS   := ./aws ./internal/trace ./tools/...
 SLOW       := $(addprefix ./,power release)
 MACHINES   := $(addprefix ./,node packages shutdown bottlerocket)
 
@@ -138,6 +138,13 @@ compare: lab ## measure nth and aws-node-termination-handler, in turns, and prin
 .PHONY: bench-queue
 bench-queue: lab ## measure nth-queue in storms on 30, 100 and 1,000 nodes (NODES=5000: 1,000 of so many)
 	@cd test && go run ./cmd/bench -queue $(if $(NODES),-nodes $(NODES))
+
+.PHONY: replay
+replay: lab ## replay the busiest day of recorded spot preemptions, in the format of NSDI'24: TRACES=dir
+	@: "$${TRACES:?say where they are, as in TRACES=test/internal/trace/testdata/small}"
+	@histories=$$(mktemp -d) && trap 'rm -rf "$$histories"' EXIT && \
+		(cd test && go run ./cmd/bench -replay '$(abspath $(TRACES))' -histories "$$histories") && \
+		HISTORIES="$$histories" go test ./pkg/internal/simulation -run Kept -count=1 -timeout 0 -v
 
 .PHONY: demo
 demo: lab ## watch nth drain a node that EC2 takes back, on a real control plane

@@ -1,7 +1,9 @@
 package queue_test
 
 import (
+	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"github.com/nth-project/nth/test/internal/lab"
 	"github.com/nth-project/nth/test/internal/region"
 	"github.com/nth-project/nth/test/internal/storm"
+	"github.com/nth-project/nth/test/internal/trace"
 )
 
 // How long a storm takes is logged, not judged: it is the machine's as much as nth-queue's. "make bench-queue" measures it.
@@ -50,6 +53,25 @@ func TestMessages_ManyInAnyOrderDrainEachNodeOnce(t *testing.T) {
 
 	seen.Wait(t)
 	s.mustBeDrainedOnce(t, nodes, len(messages), 20, leader, standby)
+}
+
+func TestTrace_EachPreemptedNodeIsDrainedInTime(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	traces, err := trace.Read("../internal/trace/testdata/small")
+	if err != nil {
+		t.Fatal(err)
+	}
+	preemptions := trace.Preemptions(trace.Busiest(traces))
+	nodes := s.storm(t, len(preemptions), 2, 2*time.Second)
+	consumer := s.start(t, "")
+
+	emptied := nodes.Replay(t, s.Region, preemptions, io.Discard).Emptied
+
+	if len(emptied) != len(preemptions) || slices.Max(emptied) > trace.Notice {
+		t.Errorf("%d nodes were preempted, and empty after %v", len(preemptions), emptied)
+	}
+	s.mustBeDrainedOnce(t, nodes, len(preemptions), 2*len(preemptions), consumer)
 }
 
 // storm makes a storm whose messages may not be deleted before their nodes are drained.

@@ -13,6 +13,7 @@
 //	go test ./pkg/internal/simulation       # the kept histories, and some hundreds of new ones, the same each time
 //	make simulate SIMULATE=10m              # for as long as you like, on all cores
 //	make reproduce SEED=42                  # one, with its story; if it fails, the shortest that still does
+//	make replay TRACES=dir                  # those of a node that is preempted as in a recorded trace, and comes back
 //
 // A history that has found a mistake is kept in testdata, as it is printed. The scheduler of goroutines is random even in a bubble: a
 // seed need not fail each time.

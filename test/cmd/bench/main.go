@@ -1,5 +1,6 @@
 // The bench command measures nth and prints the numbers next to their targets: "make bench" runs it. With -compare it measures nth and
-// aws-node-termination-handler ("make compare"), and with -queue nth-queue in storms of interruptions ("make bench-queue").
+// aws-node-termination-handler ("make compare"), with -queue nth-queue in storms of interruptions ("make bench-queue"), and with -replay
+// nth-queue in a day of spot preemptions that was recorded ("make replay").
 package main
 
 import (
@@ -25,6 +26,8 @@ func main() {
 	base := flag.String("base", "", "the path of another build of nth, which cordons and drains in turns with this one")
 	queue := flag.Bool("queue", false, "measure nth-queue in storms of interruptions instead")
 	nodes := flag.Int("nodes", 0, "with -queue: only the cluster of so many nodes")
+	traces := flag.String("replay", "", "replay the traces of this directory to nth-queue instead")
+	histories := flag.String("histories", os.TempDir(), "with -replay: where to write what the simulation plays of them")
 	flag.Parse()
 	var err error
 	switch {
@@ -32,6 +35,8 @@ func main() {
 		err = bench.Compare(ctx, os.Stdout)
 	case *queue:
 		err = bench.RunQueue(ctx, os.Stdout, *nodes)
+	case *traces != "":
+		err = bench.Replay(ctx, os.Stdout, *traces, *histories)
 	default:
 		err = bench.Run(ctx, os.Stdout, *only, *base)
 	}

@@ -2,6 +2,7 @@ package storm
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -16,13 +17,15 @@ import (
 
 // Watch is what an administrator sees of a storm.
 type Watch struct {
-	mu    sync.Mutex
-	nodes map[string]bool      // not cordoned yet
-	named map[string]time.Time // when those that are were
-	begun map[string]bool      // those with a pod that is ending
-	pods  int                  // not gone yet
-	last  Times
-	over  chan struct{}
+	mu     sync.Mutex
+	nodes  map[string]bool      // not cordoned yet
+	named  map[string]time.Time // when those that are were
+	begun  map[string]bool      // those with a pod that is ending
+	pods   int                  // not gone yet
+	onNode map[string]int       // of those, on each node
+	empty  map[string]time.Time // when the last of a node was gone
+	last   Times
+	over   chan struct{}
 }
 
 // Times are when the last node was cordoned, and when the last pod was gone.
@@ -32,8 +35,10 @@ type Times struct{ Cordoned, Gone time.Time }
 func (s *Storm) Watch(t lab.TB) *Watch {
 	t.Helper()
 	w := &Watch{nodes: map[string]bool{}, named: map[string]time.Time{}, begun: map[string]bool{}, pods: s.pods, over: make(chan struct{})}
+	w.onNode, w.empty = map[string]int{}, map[string]time.Time{}
 	for _, n := range s.Nodes {
 		w.nodes[n] = true
+		w.onNode[n] = s.pods / len(s.Nodes)
 	}
 	core := s.cp.Admin.CoreV1().RESTClient()
 	nodes := cache.NewFilteredListWatchFromClient(core, "nodes", "", func(o *metav1.ListOptions) { o.LabelSelector = stormed + "=" + s.label })
@@ -66,12 +71,27 @@ func (w *Watch) podChanged(_, object any) {
 	}
 }
 
-func (w *Watch) podGone(any) {
+func (w *Watch) podGone(object any) {
+	if missed, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = missed.Obj
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.pods--
 	w.last.Gone = time.Now()
+	if pod, ok := object.(*corev1.Pod); ok {
+		if w.onNode[pod.Spec.NodeName]--; w.onNode[pod.Spec.NodeName] == 0 {
+			w.empty[pod.Spec.NodeName] = w.last.Gone
+		}
+	}
 	w.look()
+}
+
+// Emptied are the nodes whose pods are all gone, with the times of the last.
+func (w *Watch) Emptied() map[string]time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.empty)
 }
 
 // look ends the watch when all is over. w.mu is held.
