@@ -78,10 +78,11 @@ func (t *term) begin(s *session) {
 		s.stage, s.sink = ended, nil
 		t.dispatch()
 		t.mu.Unlock()
-		// The next look needs what was written to the Node, and the watch may not show that yet. Until it shows a cordon, the node looks as if
-		// operators had uncordoned it. Other writes have a second to show: later, an event may be reported twice.
+		// The taints and the claim have to outlast the agent, and need its cordon; the next look needs all that was written to the Node. The watch may
+		// not show it yet. Until it shows a cordon, the node looks as if operators had uncordoned it. Other writes have a second to show: later, an
+		// event may be reported twice.
 		for seconds := range 30 {
-			if seconds > 0 && !s.watchLags() || !loop.Await(t.ctx, nil, time.Second) {
+			if synced := s.syncNode(); seconds > 0 && synced && !s.watchLags() || !loop.Await(t.ctx, nil, time.Second) {
 				break
 			}
 		}
@@ -163,8 +164,7 @@ func (s *session) KeepWarm(ctx context.Context, report func(node string, err err
 	<-ctx.Done()
 }
 
-// runAgent runs an agent for the Node until ctx ends; s.stop ends ctx when all events rest. Meanwhile and at the end, it writes the taints and the claim
-// to the Node: these have to outlast the agent.
+// runAgent runs an agent for the Node until ctx ends; s.stop ends ctx when all events rest. Meanwhile it writes the taints and the claim to the Node.
 func (s *session) runAgent(ctx context.Context) {
 	t := s.term
 	t.mu.Lock()
@@ -195,11 +195,6 @@ func (s *session) runAgent(ctx context.Context) {
 		Rested: s.onRested, Listeners: listeners,
 	}).Run(ctx)
 	syncing.Wait()
-	for range 5 { // The watch may not show the agent's cordon yet.
-		if s.syncNode() || !loop.Await(t.ctx, nil, firstPause/4) {
-			break
-		}
-	}
 }
 
 // isClosing reports whether the agent is about to cordon the node: an entry is under way and has no cordon yet, and operators do not forbid one.

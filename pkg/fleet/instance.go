@@ -20,6 +20,8 @@ type instance struct {
 	hints map[string]*hint // the hints that are not settled, by hint.key
 	// started is when the instance was last started, by a message; zero without such a message in this term.
 	started time.Time
+	// stoppedBy is the ID of the event for whose message EC2 said that the instance has stopped; "" without one.
+	stoppedBy string
 	// drain is the session for the instance's Node; nil if there is none.
 	drain *session
 	// node is the Node that the instance had at the last look; its uid is empty if there was none.
@@ -170,7 +172,7 @@ func (t *term) judgeInterruption(inst *instance, h *hint, on node) time.Duration
 	t.mu.Unlock()
 	var again time.Duration
 	if !accepted {
-		over, again = t.askAboutStop(h, on)
+		over, again = t.askAboutStop(inst, h, on)
 	}
 	switch {
 	case over: // The cordon is taken back like that of any recorded event.

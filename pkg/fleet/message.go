@@ -86,8 +86,6 @@ type hint struct {
 	accepted   bool        // a look has found that the event concerns the Node
 	// bootID is the Node's boot ID when the hint was accepted.
 	bootID string
-	// nowStopped is set if the message is about a stop, and EC2 says now that the instance does not run.
-	nowStopped bool
 	// release ends the heartbeats for the lifecycle action; nil if none are sent.
 	release context.CancelFunc
 }

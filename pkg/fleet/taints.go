@@ -48,6 +48,9 @@ func (t Taints) isOwn(taint corev1.Taint) bool {
 
 // taints returns the taints that the Node is to have for the entries of its record. Only an entry for which the node is cordoned asks for taints.
 func (s *session) taints(entries []state.Entry) (wanted []corev1.Taint) {
+	s.term.mu.Lock()
+	stoppedBy := s.instance.stoppedBy
+	s.term.mu.Unlock()
 	for _, e := range entries {
 		wasCordoned := !e.CordonedAt.IsZero() && e.Acted()
 		noLonger := e.Phase == state.Undoing || e.Released() || e.LeftAlone // The cordon is being taken back, or operators have ended it.
@@ -55,23 +58,11 @@ func (s *session) taints(entries []state.Entry) (wanted []corev1.Taint) {
 			continue
 		}
 		wanted = append(wanted, s.term.opts.Taints.of(e.Event)...)
-		if s.term.opts.Taints.OutOfService && s.isStopped(e.Event.ID) {
+		if s.term.opts.Taints.OutOfService && e.Event.ID == stoppedBy {
 			wanted = append(wanted, outOfService)
 		}
 	}
 	return wanted
-}
-
-// isStopped reports whether EC2 says that the instance has stopped, as the event with that ID announced.
-func (s *session) isStopped(id string) bool {
-	s.term.mu.Lock()
-	defer s.term.mu.Unlock()
-	for _, h := range s.instance.hints {
-		if h.Event.ID == id && h.nowStopped {
-			return true
-		}
-	}
-	return false
 }
 
 // withTaints returns the taints of a Node, and the wanted ones whose keys the Node does not have.

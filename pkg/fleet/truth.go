@@ -143,8 +143,8 @@ func stopTime(h *hint) time.Time {
 }
 
 // askAboutStop asks EC2 whether the instance of a hint about a stop runs again, so that the event is over. A message may be days old. again is when to
-// ask once more, if EC2's answer does not decide it yet; 0 if it does. If EC2 says that the instance is stopped, h.nowStopped is set.
-func (t *term) askAboutStop(h *hint, on node) (over bool, again time.Duration) {
+// ask once more, if EC2's answer does not decide it yet; 0 if it does. If EC2 says that the instance has stopped, the instance keeps that.
+func (t *term) askAboutStop(inst *instance, h *hint, on node) (over bool, again time.Duration) {
 	stops := stopTime(h)
 	age := time.Since(stops)
 	stillRuns := h.Event.Kind == event.SpotInterruption && age < answerLag // The stop is still to come, or has just come.
@@ -163,9 +163,11 @@ func (t *term) askAboutStop(h *hint, on node) (over bool, again time.Duration) {
 		return false, 0
 	case !known || !found.Runs():
 		isGoingDown := found.State == "stopping" || found.State == "shutting-down"
-		t.mu.Lock()
-		h.nowStopped = h.Stopped && !isGoingDown
-		t.mu.Unlock()
+		if h.Stopped && !isGoingDown {
+			t.mu.Lock()
+			inst.stoppedBy = h.Event.ID
+			t.mu.Unlock()
+		}
 		return false, 0
 	case age < answerLag && !t.toLocalClock(found.Launched).After(stops): // EC2's answer may be older than the stop.
 		return false, askPause

@@ -98,6 +98,23 @@ func TestLook_EndsAStopThatAStartOvertakes(t *testing.T) {
 	})
 }
 
+// The drain is over before the watch of the Nodes shows its cordon.
+func TestOutOfService_IsSetThoughTheCordonShowsLate(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance))
+		c.lag = 3 * time.Second
+		says := &knowledge{states: map[string]string{instance: "stopped"}}
+		r := c.run(func(o *fleet.Options) { o.EC2, o.Taints = says, fleet.Taints{OutOfService: true} })
+
+		r.take(notice(instance, event.StateChange, "stopped", 0)).want(t, "done")
+
+		time.Sleep(time.Minute)
+		if taints := c.node("a").Spec.Taints; len(taints) != 1 || taints[0].Key != corev1.TaintNodeOutOfService {
+			t.Errorf("its taints are %v, want out-of-service", taints)
+		}
+	})
+}
+
 // An instance was drained because it stopped, and runs again. Its node is opened once it is Ready.
 func TestTakeStart_OpensTheNodeOnceItIsReady(t *testing.T) {
 	type row struct {
