@@ -31,7 +31,6 @@ func reboot(in time.Duration) imdstest.MaintenanceEvent {
 }
 
 func TestEvent_OfADryRunChangesNothing(t *testing.T) {
-	t.Parallel()
 	s := play(t, "dry_run = true\n"+rebalanceDrains)
 	s.imds.SetRebalance(time.Now())
 	s.nth.WaitSays(t, "would have been cordoned and drained of 1 pod")
