@@ -16,6 +16,7 @@ import (
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
+	"github.com/nth-project/nth/pkg/logind"
 	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
@@ -63,6 +64,7 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config]
 		Now:       store.Now,
 		Log:       log,
 		Settled:   func(ev event.Event, outcome event.Outcome) { shutdown.settled(ev, outcome); hooks.Settled(ev, outcome) },
+		Reboot:    logind.Host(cfg.HostRoot).Reboot,
 		DryRun:    cfg.DryRun,
 		Board:     board,
 		Listeners: listeners,

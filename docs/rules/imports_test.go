@@ -13,7 +13,7 @@ import (
 // cmd/nth-queue, which wire them, and the lab may import any.
 var mayImport = map[string][]string{
 	"pkg/agent":             {"pkg/loop", "pkg/kube", "pkg/drain", "pkg/event", "pkg/policy", "pkg/state", "pkg/systemd"},
-	"pkg/config":            {"pkg/event"},
+	"pkg/config":            {"pkg/event", "pkg/hours"},
 	"pkg/drain":             {"pkg/evict", "pkg/kube", "pkg/loop", "pkg/state", "pkg/wait"},
 	"pkg/evict":             {"pkg/kube", "pkg/loop", "pkg/state"},
 	"pkg/drain/apitest":     {"pkg/kube"},
@@ -30,7 +30,7 @@ var mayImport = map[string][]string{
 	"pkg/logind":            {"pkg/loop", "pkg/event"},
 	"pkg/metrics":           {"pkg/loop", "pkg/event", "pkg/state"},
 	"pkg/notify":            {"pkg/kube", "pkg/event", "pkg/policy", "pkg/state"},
-	"pkg/policy":            {"pkg/event", "pkg/state"},
+	"pkg/policy":            {"pkg/event", "pkg/hours", "pkg/state"},
 	"pkg/sqs":               {"pkg/loop", "pkg/event", "pkg/role"},
 	"pkg/record":            {"pkg/state"},
 	"pkg/state":             {"pkg/event"},
@@ -38,7 +38,7 @@ var mayImport = map[string][]string{
 	"pkg/targets/elbtest":   {"pkg/internal/querytest"},
 	"pkg/wait":              {"pkg/loop", "pkg/kube"},
 	"cmd/internal/checks":   {"cmd/internal/daemon", "cmd/internal/cli", "cmd/internal/settings", "pkg/config", "pkg/loop", "pkg/notify", "pkg/record", "pkg/role", "pkg/state"},
-	"cmd/internal/daemon":   {"cmd/internal/cli", "cmd/internal/settings", "pkg/asg", "pkg/config", "pkg/drain", "pkg/event", "pkg/metrics", "pkg/notify", "pkg/policy", "pkg/systemd"},
+	"cmd/internal/daemon":   {"cmd/internal/cli", "cmd/internal/settings", "pkg/asg", "pkg/config", "pkg/drain", "pkg/event", "pkg/hours", "pkg/metrics", "pkg/notify", "pkg/policy", "pkg/systemd"},
 	"cmd/internal/settings": {"cmd/internal/cli", "pkg/config", "pkg/migration", "pkg/notify"},
 	"cmd/nth-imds":          {"cmd/internal/cli", "pkg/imds/imdstest"},
 }

@@ -103,6 +103,8 @@ type Config struct {
 	Log    *logrus.Entry
 	// Now reads the clock by which the times in the Record are, from any goroutine: see record.Store.Now. Nil means time.Now.
 	Now func() time.Time
+	// Reboot requests a reboot of the machine. Nil if the Policy asks for none.
+	Reboot func(ctx context.Context) error
 	// Settled, if set, is called with the outcome of each announced event, "" while something is still to be done for the event. The
 	// latest call counts, as operators may change their minds. Settled is called often and must not block.
 	Settled func(event.Event, event.Outcome)
@@ -231,6 +233,9 @@ func (a *Agent) loop(ctx context.Context) {
 	for ctx.Err() == nil {
 		sit, goal := a.decide()
 		a.pursueGoal(ctx, goal)
+		if goal.Reboot {
+			a.recordReboot(ctx, goal)
+		}
 		a.reportOutcomes(sit)
 		select {
 		case <-ctx.Done():

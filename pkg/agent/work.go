@@ -193,6 +193,51 @@ func (a *Agent) stopWork() {
 	a.callPosted()
 }
 
+// recordReboot records that a reboot is requested for the goal's events, and has it requested when that is on disk: whatever happens then, no event
+// causes a second reboot.
+func (a *Agent) recordReboot(ctx context.Context, goal policy.Goal) {
+	var entries []state.Entry
+	for _, id := range goal.Events {
+		e := a.entry(id)
+		e.RebootAt = a.now()
+		entries = append(entries, e)
+	}
+	a.cfg.Record.Put(func(err error) {
+		a.post(func() { a.requestReboot(ctx, goal, err) })
+	}, entries...)
+}
+
+// requestReboot requests the reboot that the record has for the goal's events, unless the node is not drained any more or another event has come.
+// unwritten says why the record is not on disk; then there is no reboot.
+func (a *Agent) requestReboot(ctx context.Context, goal policy.Goal, unwritten error) {
+	a.decide() // The disk may have been slow.
+	sit := a.situation()
+	for i, e := range sit.Past {
+		if slices.Contains(goal.Events, e.Event.ID) {
+			sit.Past[i].RebootAt = time.Time{} // The question is whether the reboot would still be due.
+		}
+	}
+	if !a.cfg.Policy.Decide(sit).Reboot {
+		return
+	}
+	said := state.Transition{Kind: state.Rebooting, Entry: a.entry(goal.Event.ID), Reason: goal.Reason}
+	failed := said
+	failed.Kind, failed.Err = state.RebootFailed, unwritten
+	if unwritten != nil {
+		a.log(failed)
+		return
+	}
+	a.log(said)
+	if a.cfg.DryRun {
+		return
+	}
+	a.tasks.Go(func() {
+		if failed.Err = a.cfg.Reboot(ctx); failed.Err != nil {
+			a.post(func() { a.log(failed) })
+		}
+	})
+}
+
 // handleUncordon handles the end of an uncordon.
 func (a *Agent) handleUncordon(result drain.UncordonResult, err error) {
 	w := a.work

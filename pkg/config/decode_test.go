@@ -15,6 +15,7 @@ var faults = map[string]string{
 	"dry_run = \"yes\"":                                              `line 1: dry_run = "yes": must be true or false`,
 	"[events.scheduled-maintenance]\n\ncodes = { other = \"soon\" }": `line 3: events.scheduled-maintenance.codes = map[other:soon]: must be a table of "instance-stop", "instance-retirement", "system-reboot", "instance-reboot", "system-maintenance", "other", each one of "now", "lead", "window", "notify", "ignore"`,
 	"[events.scheduled-maintenance]\nwindow = \"2d\"":                `line 2: events.scheduled-maintenance.window = "2d": must be a duration from "0s" to "720h"`,
+	"[events.scheduled-maintenance]\nhours = [\"Sat 2-5\"]":          `line 2: events.scheduled-maintenance.hours = [Sat 2-5]: must be a list of days, times and a time zone, such as ["Sat-Sun 02:00-05:00 Europe/Berlin"]`,
 	"events.asg-termination.budget = \"100h\"":                       `line 1: events.asg-termination.budget = "100h": must be a duration from "1s" to "48h"`,
 	"[imds]\ninterval = 500":                                         `line 2: imds.interval = 500: must be a duration from "50ms" to "30s"`,
 	"[imds]\ninterval = \"1ms\"":                                     `line 2: imds.interval = "1ms": must be a duration from "50ms" to "30s"`,

@@ -203,8 +203,8 @@ func TestSetting_Each(t *testing.T) {
 func judgeSettings[C any, P config.Pointer[C]](t *testing.T, defaults func() C, kinds []event.Kind) {
 	t.Helper()
 	values := []string{
-		"true", "false", "7", `"7s"`, `"debug"`, `"json"`, `"cordon"`, `"abandon"`, `"logind"`, `"NoSchedule"`, `"a"`, `"/a.prom"`, `"http://a"`, `":1"`,
-		`"https://a/1/q"`, `["spot"]`, `["ended"]`, `["all"]`, `["a"]`, `{ other = "now" }`, `{ A = "b" }`,
+		"true", "false", "7", `"7s"`, `"debug"`, `"json"`, `"cordon"`, `"abandon"`, `"logind"`, `"NoSchedule"`, `"reboot"`, `"a"`, `"/a.prom"`, `"http://a"`, `":1"`,
+		`"https://a/1/q"`, `["spot"]`, `["Sat-Sun 02:00-05:00 UTC"]`, `["ended"]`, `["all"]`, `["a"]`, `{ other = "now" }`, `{ A = "b" }`,
 	}
 	before := printed[C, P](t, defaults())
 	var keys []string

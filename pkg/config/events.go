@@ -3,8 +3,10 @@ package config
 import (
 	"slices"
 	"time"
+	_ "time/tzdata" // Images and minimal hosts have no time zones of their own.
 
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/hours"
 )
 
 const day = 24 * time.Hour
@@ -38,7 +40,7 @@ func defaultAnnounced() Announced {
 		SpotInterruption:        Plain{Action: "drain"},
 		RebalanceRecommendation: RebalanceRecommendation{Action: "notify", CordonFor: time.Hour},
 		ScheduledMaintenance: ScheduledMaintenance{
-			Action: "drain", Lead: 10 * time.Minute, Window: day,
+			Action: "drain", Lead: 10 * time.Minute, Window: day, Finish: "wait",
 			Codes: map[string]string{
 				"instance-stop":       "window",
 				"instance-retirement": "window",
@@ -104,6 +106,12 @@ var (
 	whens   = []string{"now", "lead", "window", "notify", "ignore"}
 )
 
+// isHours reports whether s is an element of hours.
+func isHours(s string) bool {
+	_, ok := hours.Parse(s)
+	return ok
+}
+
 // isCode reports whether codes may have this pair: an event code, and when the action is taken for it.
 func isCode(code, when string) bool {
 	return slices.Contains(codes, code) && slices.Contains(whens, when)
@@ -136,6 +144,8 @@ type ScheduledMaintenance struct {
 	Lead         time.Duration
 	Window       time.Duration
 	HardDeadline bool
+	Hours        []string // in the language of hours.Parse; nil is at any time
+	Finish       string   // "wait" or "reboot"
 	// Codes says when Action is taken for each event code of EC2, and for "other": now, lead, window, notify or ignore.
 	Codes map[string]string
 }
@@ -149,6 +159,10 @@ func (c *ScheduledMaintenance) table(p program) Table {
 		Setting{"window", duration(&c.Window, 0, 30*day),
 			p.either("How long before the maintenance the action begins at the earliest, for codes that say `window`; at least `lead` and 20 minutes.",
 				"How long before the maintenance the action begins at the earliest, for codes that say `window`; at least `lead` and 20 minutes. Where nth-queue may not ask EC2, it begins thirteen days after the announcement at the latest: SQS forgets a message after fourteen.")},
+		Setting{"hours", list(&c.Hours, isHours, `a list of days, times and a time zone, such as ["Sat-Sun 02:00-05:00 Europe/Berlin"]`),
+			"Hours in which the action begins, for codes that say `lead` or `window`. See docs/events.md. Empty is at any time."},
+		p.only(host, Setting{"finish", choice(&c.Finish, "wait", "reboot"),
+			"What follows the drain for a `system-reboot`: `wait` for EC2, or `reboot` the machine, once, so that EC2 need not do it."}),
 		Setting{"hard_deadline", boolean(&c.HardDeadline),
 			"Delete pods that resist eviction in time for the maintenance. Otherwise their disruption budgets are respected to the end."},
 		Setting{"codes", pairs(&c.Codes, isCode, "a table of "+quoteAll(codes)+", each one of "+quoteAll(whens)),

@@ -232,7 +232,7 @@ func (h *host) answer(asked *dbus.Message) ([]any, error) {
 		}
 		h.scheduled = time.UnixMicro(int64(arguments[1].(uint64))) // An answer to anything else would be a panic.
 		return nil, nil
-	case loginName + " PowerOff":
+	case loginName + " PowerOff", loginName + " Reboot":
 		h.powerOffs++
 		if h.refuses {
 			return nil, fmt.Errorf("operation denied due to active block inhibitor")

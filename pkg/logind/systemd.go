@@ -73,6 +73,16 @@ func (c *conn) start(ctx context.Context, target string) error {
 	}
 }
 
+// Reboot makes logind reboot the machine. logind announces that to the holders of delay locks, and refuses while somebody blocks shutdowns.
+func (h Host) Reboot(ctx context.Context) error {
+	c, err := h.bus(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	return c.logind(ctx, "Reboot", nil, false)
+}
+
 // startPowerOff makes systemd power off the machine, as logind does: systemd starts poweroff.target, and no later job can cancel that.
 func (h Host) startPowerOff(ctx context.Context) error {
 	c, err := h.bus(ctx)

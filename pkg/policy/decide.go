@@ -81,7 +81,9 @@ func newEntry(sit Situation, ev event.Event) state.Entry {
 func (s Settings) updateEntry(sit Situation, e state.Entry, ev event.Event) state.Entry {
 	if e.Phase == state.Closed {
 		if s.beginsAgain(e) && s.worthRecording(ev) {
-			return newEntry(sit, ev)
+			again := newEntry(sit, ev)
+			again.RebootAt = e.RebootAt // No event causes two reboots.
+			return again
 		}
 		return e
 	}
@@ -150,7 +152,7 @@ func (s Settings) advance(sit Situation, e state.Entry, work state.Phase) state.
 	switch {
 	case !begun, allowedAgain && e.Phase != work:
 		e = enter(sit, work, e)
-		e.OnNode, e.BootID, e.ActedFor = true, sit.BootID, cmp.Or(s.plan(e).start, sit.Now)
+		e.OnNode, e.BootID, e.ActedFor = true, sit.BootID, cmp.Or(s.start(sit, e), sit.Now)
 	case leftAlone: // The phase stays.
 	case allowedAgain: // The work counts as begun now, so that an event whose time is over gets its overtime.
 		e.Changed = sit.Now
@@ -322,6 +324,7 @@ func (s Settings) closing(sit Situation, wanting []state.Entry) Goal {
 		return goal
 	}
 	goal.Action = Drain
+	goal.Reboot = !slices.ContainsFunc(wanting, func(e state.Entry) bool { return !s.rebootIsDue(sit, e) })
 	goal.Hard, goal.Soft, goal.TimeEnds = s.deadlines(sit.Now, draining)
 	if allReleased(draining) { // Only pods from before the latest cordon are evicted.
 		for _, e := range draining {
@@ -330,6 +333,15 @@ func (s Settings) closing(sit Situation, wanting []state.Entry) Goal {
 		}
 	}
 	return goal
+}
+
+// rebootIsDue reports whether the machine is to be rebooted now, as far as an entry is concerned. The node is drained for its event in this boot, and
+// no operator has uncordoned the node or limited what nth may do. The event was listed at the last look, and EC2's own time for it has not come.
+func (s Settings) rebootIsDue(sit Situation, e state.Entry) bool {
+	node := sit.nodeFor(e)
+	drained := e.Phase == state.Drained && e.BootID == sit.BootID && !e.Released() && !e.LeftAlone && node.Cordoned && node.Drained
+	return s[e.Event.Kind].reboots(e.Event) && e.RebootAt.IsZero() && drained &&
+		sit.listed(e.Event) && !sit.fails(e.Event.Kind) && sit.Now.Before(e.Event.Deadline)
 }
 
 // deadlines returns Goal.Hard, Goal.Soft and Goal.TimeEnds for the entries that the node is drained for.
@@ -370,7 +382,8 @@ func (s Settings) opening(sit Situation, undoing []state.Entry) Goal {
 	for _, e := range undoing {
 		goal.Events = append(goal.Events, e.Event.ID)
 		failedLately := e.Error != "" && e.Changed.Add(uncordonPause).After(sit.Now)
-		if failedLately {
+		looksFirst := !e.RebootAt.IsZero() && sit.knownUntil(e.Event.Kind).IsZero() && !sit.fails(e.Event.Kind) // to give the reason
+		if failedLately || looksFirst {
 			return Goal{Action: Wait}
 		}
 	}
@@ -415,7 +428,7 @@ func (s Settings) want(sit Situation, e state.Entry) want {
 	}
 	p := s.plan(e)
 	level := map[Action]want{Cordon: wantCordoned, Drain: wantDrained}[p.action] // wantNothing for all other actions
-	notDue := !e.Acted() && p.start.After(sit.Now)
+	notDue := !e.Acted() && s.start(sit, e).After(sit.Now)
 	drainContinues := e.Phase == state.Draining && level == wantDrained // If operators uncordon the node, only earlier pods are evicted.
 	switch {
 	case level == wantNothing || notDue:
@@ -455,7 +468,7 @@ func (s Settings) ending(sit Situation, e state.Entry) state.Ending {
 		return state.Canceled
 	case e.Event.State == event.Completed:
 		return state.Completed
-	case sit.survived(e):
+	case s.survived(sit, e):
 		return state.Rebooted
 	case s.Ignores(e):
 		return state.Ignored
@@ -494,7 +507,10 @@ func (s Settings) revisit(sit Situation, e state.Entry) time.Time {
 	p := s.plan(e)
 	times := []time.Time{s.expires(e)}
 	if p.action == Cordon || p.action == Drain {
-		times = append(times, p.start)
+		times = append(times, s.start(sit, e))
+	}
+	if !e.RebootAt.IsZero() && !sit.rebootIsOver(e) {
+		times = append(times, e.RebootAt.Add(rebootTime))
 	}
 	if e.UnderWay() {
 		times = append(times, s.timeEnds(e))
@@ -520,9 +536,15 @@ func (sit Situation) knownUntil(kind event.Kind) time.Time {
 	return time.Time{}
 }
 
+// fails reports whether the last look for a kind failed.
+func (sit Situation) fails(kind event.Kind) bool {
+	_, failing := sit.Failing[kind]
+	return failing
+}
+
 // survived reports whether the machine is back from what the entry's event announced. The boot ID proves a reboot. Whether that was the announced
 // one depends on the kind.
-func (sit Situation) survived(e state.Entry) bool {
+func (s Settings) survived(sit Situation, e state.Entry) bool {
 	if e.BootID == sit.BootID {
 		return false
 	}
@@ -533,7 +555,9 @@ func (sit Situation) survived(e state.Entry) bool {
 		return false
 	}
 	if e.Event.Kind == event.ScheduledMaintenance && (e.Event.Code == "system-reboot" || e.Event.Code == "instance-reboot") {
-		return true // Even if the reboot is still listed: EC2's list lags behind.
+		// Even if the reboot is still listed: EC2's list lags behind. But after a reboot that nth requested, EC2 may still do its own, later.
+		stillToCome := !e.RebootAt.IsZero() && !sit.missing(e.Event) && s.start(sit, e).After(sit.Now)
+		return !stillToCome
 	}
 	deadlinePassed := !e.Event.Deadline.IsZero() && sit.Now.After(e.Event.Deadline)
 	return deadlinePassed && sit.missing(e.Event)
@@ -553,6 +577,6 @@ func (sit Situation) missing(ev event.Event) bool {
 // rescheduled reports whether the node was acted upon for an entry's event that is now due at a later time, which is still to come. Its source has
 // moved the event, or the settings have another lead.
 func (s Settings) rescheduled(sit Situation, e state.Entry) bool {
-	start := s.plan(e).start
+	start := s.start(sit, e)
 	return e.Acted() && start.After(e.ActedFor) && start.After(sit.Now)
 }

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/hours"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -76,6 +77,11 @@ type Rule struct {
 	Lead, Window time.Duration
 	// Spread is the time over which the instances of a fleet begin, one after another. Each instance has at least Lead.
 	Spread time.Duration
+	// Hours are those in which the action for codes with Lead or Window begins, as far as the deadline allows; nil means at any time. The instances
+	// of a fleet begin over all of them.
+	Hours []hours.Hours
+	// Reboot: once the node is drained for a scheduled system-reboot, the machine is rebooted, once for each event. EC2 need not do it any more.
+	Reboot bool
 	// Hard: the machine is gone at the deadline, so pods that resist eviction are deleted in time.
 	Hard bool
 	// Budget is the time for an event without a deadline, counted from when it was first seen; 0 means as long as the event stands. For a spot
@@ -161,6 +167,8 @@ type Goal struct {
 	// Before is the time of the latest cordon, if an operator has uncordoned the node for all events that it is drained for. Then only pods
 	// that were on the node at that time are evicted. The time is by the API server's clock, if that is recorded.
 	Before time.Time
+	// Reboot: the node is drained, and the machine is to be rebooted for all events.
+	Reboot bool
 	// Reason says in words why this is the goal.
 	Reason string
 	// Revisit is when to decide again even without news; zero if only news can change the decision.
@@ -174,6 +182,8 @@ const (
 	// overtime is the time for an event whose deadline had passed when work for it began, and whose machine is still running.
 	// Most pods terminate by themselves within it.
 	overtime = 30 * time.Second
+	// rebootTime is how long it may take until a machine goes down after a request to reboot it. A machine that is still up was not rebooted.
+	rebootTime = 10 * time.Minute
 	// uncordonPause is the pause after an attempt to uncordon that failed.
 	uncordonPause = 30 * time.Second
 )
@@ -181,12 +191,11 @@ const (
 // plan is what the settings ask for about one entry.
 type plan struct {
 	action   Action
-	start    time.Time // when the action begins; zero: at once
 	deadline time.Time // when the action should have ended; zero: never
 	hard     bool      // the machine is gone at the deadline
 }
 
-// plan returns what the rules ask for about an entry: the action, when it begins, and the deadline.
+// plan returns what the rules ask for about an entry: the action and the deadline. When the action begins, start says.
 func (s Settings) plan(e state.Entry) plan {
 	rule := s[e.Event.Kind]
 	p := plan{action: rule.Action, deadline: e.Event.Deadline, hard: rule.Hard}
@@ -199,7 +208,13 @@ func (s Settings) plan(e state.Entry) plan {
 	// An entry that was made from the claim on the Node has no code and no state until its source reports the event.
 	onlyClaimed := e.Event.State == ""
 	if e.Event.Kind == event.ScheduledMaintenance && !onlyClaimed {
-		p = rule.forCode(p, e.Event)
+		switch rule.when(e.Event.Code) {
+		case OnlyNotify:
+			p.action = weaker(p.action, Notify)
+		case Never:
+			p.action = Ignore
+		case Now, Lead, Window: // These are times: see start.
+		}
 	}
 	return rule.withinBudget(p, e)
 }
@@ -225,39 +240,60 @@ func (r Rule) withinBudget(p plan, e state.Entry) plan {
 	return p
 }
 
-// forCode returns the plan with what Rule.Codes says about the code of scheduled maintenance: whether to act, and from when on.
-func (r Rule) forCode(p plan, ev event.Event) plan {
-	when, named := r.Codes[ev.Code]
-	if !named {
-		when = r.Codes[OtherCodes]
+// when returns what Rule.Codes says about a code of scheduled maintenance.
+func (r Rule) when(code string) When {
+	if when, named := r.Codes[code]; named {
+		return when
 	}
-	switch when {
-	case OnlyNotify:
-		p.action = weaker(p.action, Notify)
-	case Never:
-		p.action = Ignore
-	case Lead:
-		p.start = r.start(ev, r.Lead+r.Spread)
-	case Window:
-		p.start = r.start(ev, max(r.Window, r.Lead+r.Spread))
-	case Now: // The plan begins at once already.
-	}
-	return p
+	return r.Codes[OtherCodes]
 }
 
-// start returns when the action for an event begins on its instance; zero, which means at once, for an event without a deadline. The first
-// instance of a fleet begins when the time ahead is left until the deadline, and each other one begins its offset later.
-func (r Rule) start(ev event.Event, ahead time.Duration) time.Time {
-	if ev.Deadline.IsZero() {
+// start returns when the action for an entry's event begins on its instance; zero means at once. For maintenance with a deadline, the first instance
+// of a fleet begins when a time is left until the deadline, and each other one begins its offset later. If Rule.Hours are left before the
+// deadline, the instances begin in the last ones.
+func (s Settings) start(sit Situation, e state.Entry) time.Time {
+	rule, ev := s[e.Event.Kind], e.Event
+	when := rule.when(ev.Code)
+	if ev.Kind != event.ScheduledMaintenance || ev.State == "" || ev.Deadline.IsZero() || when != Lead && when != Window {
 		return time.Time{}
 	}
-	return ev.Deadline.Add(r.offset(ev.Instance) - ahead)
+	ahead := rule.Lead + rule.Spread
+	earliest := ev.Deadline.Add(-max(rule.Window, ahead)) // Otherwise the node would be closed for days.
+	if when == Window {
+		ahead = max(rule.Window, ahead)
+	}
+	usual := ev.Deadline.Add(offset(ev.Instance, rule.Spread) - ahead)
+	if rule.reboots(ev) {
+		earliest = time.Time{}
+	}
+	from, to := hours.Last(rule.Hours, earliest, ev.Deadline.Add(-rule.Lead))
+	begun := sit.Now
+	if e.Acted() {
+		begun = e.ActedFor
+	}
+	if !to.After(begun) || sit.rebootIsOver(e) { // The hours are over, or there are none.
+		return usual
+	}
+	return from.Add(offset(ev.Instance, to.Sub(from)))
 }
 
-// offset is how much later than the first instance of a fleet an instance begins: whole seconds, less than Spread. It depends only on the
+// reboots reports whether the machine is to be rebooted for an event. EC2 clears a system-reboot when the user reboots the instance. After an
+// instance-reboot by the user, the event stays: see "Manage Amazon EC2 instances scheduled for reboot" in EC2's user guide.
+func (r Rule) reboots(ev event.Event) bool {
+	return r.Reboot && ev.Kind == event.ScheduledMaintenance && ev.Code == "system-reboot"
+}
+
+// rebootIsOver reports whether the reboot that was requested for an entry has happened or has not come. If EC2 still lists the event, the rest is
+// left to EC2.
+func (sit Situation) rebootIsOver(e state.Entry) bool {
+	inTime := e.Acted() && e.BootID == sit.BootID && sit.Now.Before(e.RebootAt.Add(rebootTime))
+	return !e.RebootAt.IsZero() && !inTime
+}
+
+// offset is how much later than the first instance of a fleet an instance begins: whole seconds, less than spread. It depends only on the
 // instance's ID, so that nth and nth-queue compute the same, also after a restart. Without an ID it is 0.
-func (r Rule) offset(instance string) time.Duration {
-	seconds := uint64(r.Spread / time.Second)
+func offset(instance string, spread time.Duration) time.Duration {
+	seconds := uint64(spread / time.Second)
 	if instance == "" || seconds == 0 {
 		return 0
 	}

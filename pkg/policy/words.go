@@ -25,13 +25,19 @@ func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 	if action := s.plan(e).action; action != Cordon && action != Drain {
 		return "the settings ask for no more than to " + string(action)
 	}
+	if !e.RebootAt.IsZero() {
+		return "the reboot that nth requested did not end the event, which is left to EC2"
+	}
 	return "the event was moved to a later time"
 }
 
 // Describe says in words what an entry's event announces, what will be done about it, and when.
 func (s Settings) Describe(e state.Entry) string {
 	text := e.Event.Summary()
-	p := s.plan(e)
+	p, start := s.plan(e), s.start(Situation{Now: e.Changed, BootID: e.BootID}, e)
+	if !e.RebootAt.IsZero() {
+		text += ", and nth has requested a reboot for it"
+	}
 	// Operators have uncordoned the node. Only a drain that was under way continues.
 	releasedForGood := e.Released() && e.Phase != state.Draining
 	done := e.Phase == state.Drained || p.action == Cordon && e.Phase == state.Cordoned
@@ -46,8 +52,13 @@ func (s Settings) Describe(e state.Entry) string {
 		return text + "; nothing more will be done"
 	case !e.Missing.IsZero() && !e.UnderWay():
 		return text + "; it is not announced at present, so that nothing more is done"
-	case p.start.After(e.Changed) && !e.Acted():
-		return fmt.Sprintf("%s; %s begins at %s", text, p.action, p.start.UTC().Format(event.TimeLayout))
 	}
-	return fmt.Sprintf("%s; %s now", text, p.action)
+	moment := "now"
+	if start.After(e.Changed) && !e.Acted() {
+		moment = "begins at " + start.UTC().Format(event.TimeLayout)
+	}
+	if s[e.Event.Kind].reboots(e.Event) && p.action == Drain && e.RebootAt.IsZero() {
+		moment += ", then nth reboots the machine"
+	}
+	return fmt.Sprintf("%s; %s %s", text, p.action, moment)
 }

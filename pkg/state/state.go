@@ -70,6 +70,8 @@ type Entry struct {
 	// ActedFor is the time for which the event was announced when nth last cordoned or drained the node for it. If the event is due later
 	// now, it was moved.
 	ActedFor time.Time `json:"acted_for,omitzero"`
+	// RebootAt is when nth recorded that it requests a reboot of the machine for the event; zero if it never has. It requests no second one.
+	RebootAt time.Time `json:"reboot_at,omitzero"`
 	// Ending says why a closed entry was closed.
 	Ending Ending `json:"ending,omitempty"`
 	// Result is what the last drain did; nil once the entry is closed. Nobody changes what it points to.

@@ -73,6 +73,9 @@ const (
 	VolumesInUse TransitionKind = "volumes-in-use"
 	// NodeEmpty: no pod is left that has to go. The guard continues.
 	NodeEmpty TransitionKind = "node-empty"
+	// Rebooting: nth requests a reboot of the machine. RebootFailed: the request failed with Err; nth makes no other one.
+	Rebooting    TransitionKind = "rebooting"
+	RebootFailed TransitionKind = "reboot-failed"
 	// GoalChanged: the guard has a new goal: what is to be done to the node, and until when.
 	GoalChanged TransitionKind = "goal-changed"
 )

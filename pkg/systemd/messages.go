@@ -41,6 +41,8 @@ const (
 	DrainIncomplete = "e9c40ac4cdd14915ad798c24eac3e3a9"
 	// DrainLeft: operators want the node left alone, so that it is not drained; or no longer do.
 	DrainLeft = "3c1f8f0a5d6b4b0e9a7d2e64c1b85f37"
+	// Rebooting: nth reboots the machine for an event, or cannot.
+	Rebooting = "f19c3a86d05e4f2b8a6d7c41e2905b7d"
 	// Uncordoned: nth has lifted a cordon that it had set.
 	Uncordoned = "2f6dc0b7f92f4c46b17f6a7c052e7a96"
 	// SourceTrouble: a source of events does not answer or cannot be understood; its last answer stands.

@@ -7,6 +7,7 @@ import (
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/hours"
 	"github.com/nth-project/nth/pkg/policy"
 )
 
@@ -23,6 +24,16 @@ func moments(settings map[string]string) map[string]policy.When {
 		codes[code] = policy.When(when)
 	}
 	return codes
+}
+
+// maintenanceHours converts the setting of when maintenance may begin. pkg/config has refused texts that are no hours.
+func maintenanceHours(texts []string) (all []hours.Hours) {
+	for _, text := range texts {
+		if h, ok := hours.Parse(text); ok {
+			all = append(all, h)
+		}
+	}
+	return all
 }
 
 // Hooks returns the settings for the lifecycle hooks of terminations. nth completes no hook if the settings do not ask for a drain at a termination.
@@ -56,6 +67,8 @@ func Rules(c config.Announced) policy.Settings {
 			Window: c.ScheduledMaintenance.Window,
 			Spread: maintenanceSpread,
 			Hard:   c.ScheduledMaintenance.HardDeadline,
+			Hours:  maintenanceHours(c.ScheduledMaintenance.Hours),
+			Reboot: c.ScheduledMaintenance.Finish == "reboot",
 		},
 		event.ASGTermination: {
 			Action:     policy.Action(c.ASGTermination.Action),

@@ -1,0 +1,114 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/state"
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+// reboots has the rig's policy reboot the machine for a system-reboot, which then takes place as answer says. The tape shows what is on record then.
+func reboots(r *rig, answer error) {
+	r.rule(event.ScheduledMaintenance, func(rule *policy.Rule) {
+		rule.Reboot = true
+		rule.Codes = map[string]policy.When{"system-reboot": policy.Now}
+	})
+	r.cfg.Reboot = func(context.Context) error {
+		onRecord := "not on record"
+		if e := r.record.Entries()[0]; !e.RebootAt.IsZero() {
+			onRecord = "on record as " + string(e.Phase)
+		}
+		r.tape.add("reboot, %s", onRecord)
+		return answer
+	}
+}
+
+func TestReboot_IsRecordedAndRequestedOnce(t *testing.T) {
+	const rebooting = "warning: rebooting the machine: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"
+	each(t, map[string]struct {
+		answer error
+		said   []string
+	}{
+		"it takes place":    {nil, []string{rebooting}},
+		"logind refuses it": {errors.New("refused"), []string{rebooting, "error: the machine cannot be rebooted; EC2 does it at its own time"}},
+	}, func(r *rig, row struct {
+		answer error
+		said   []string
+	}) {
+		reboots(r, row.answer)
+		r.run()
+		r.announce(r.rebooting("a", time.Hour))
+		r.wantTape("put a seen", "put a draining", "guard for a: drain, soft in 1h0m0s", "put a drained", "reboot, on record as drained")
+		r.look(r.rebooting("a", time.Hour))
+		r.wantSaid(systemd.Rebooting, row.said...)
+		r.restart()
+		r.announce(r.rebooting("a", time.Hour))
+		r.wantTape("guard for a: drain, soft in 59m50s")
+	})
+}
+
+func TestReboot_IsNotRequested(t *testing.T) {
+	reopen := func(r *rig) {
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			g.close()
+			g.drain()
+			if rest(ctx, time.Second) {
+				g.open()
+			}
+		})
+	}
+	each(t, map[string]struct {
+		before func(r *rig)
+		said   []string
+	}{
+		"if the disk is full": {
+			func(r *rig) { r.record.err = errors.New("full") },
+			[]string{"error: the machine cannot be rebooted; EC2 does it at its own time"},
+		},
+		"while the disk hangs": {func(r *rig) { r.record.hangs = time.Hour }, nil},
+		"if an operator uncordons the node before it is on record": {func(r *rig) { r.record.hangs = 5 * time.Second; reopen(r) }, nil},
+		"in a dry run": {
+			func(r *rig) { r.cfg.DryRun = true },
+			[]string{"warning: dry run: not rebooting the machine: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"},
+		},
+	}, func(r *rig, row struct {
+		before func(r *rig)
+		said   []string
+	}) {
+		reboots(r, nil)
+		row.before(r)
+		r.run()
+		r.look(r.rebooting("a", time.Hour))
+		r.pass(5 * time.Second)
+		for _, done := range r.tape.take() {
+			if done == "reboot, on record as drained" {
+				t.Error("the machine is rebooted")
+			}
+		}
+		r.wantSaid(systemd.Rebooting, row.said...)
+		r.endWithin()
+	})
+}
+
+// The node is opened, and EC2's own reboot is drained for at its time.
+func TestReboot_LeavesTheRestToEC2(t *testing.T) {
+	bubble(t, func(r *rig) {
+		reboots(r, nil)
+		r.rule(event.ScheduledMaintenance, func(rule *policy.Rule) { rule.Codes["system-reboot"] = policy.Lead })
+		e := r.drained(r.rebooting("a", time.Hour), state.Drained, "boot-0")
+		e.RebootAt = r.start
+		r.record.entries = []state.Entry{e}
+		r.run()
+		r.wantTape("put a undoing")
+		r.announce(r.rebooting("a", time.Hour))
+		r.wantTape("uncordon", "uncordon ended", "put a seen")
+		r.wantSaid(systemd.Uncordoned, "info: uncordoned the node: the reboot that nth requested did not end the event, which is left to EC2")
+		r.pass(50 * time.Minute)
+		r.wantTape("put a draining", "guard for a: drain, soft in 10m0s", "put a drained")
+	})
+}
