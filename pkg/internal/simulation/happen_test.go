@@ -103,6 +103,9 @@ var happenings = map[string]func(*world, happening){
 	"hard": func(w *world, h happening) {
 		w.rule(string(event.ScheduledMaintenance), func(r *policy.Rule) { r.Hard = h.n > 0 })
 	},
+	"reboots": func(w *world, _ happening) {
+		w.rule(string(event.ScheduledMaintenance), func(r *policy.Rule) { r.Reboot = true })
+	},
 	"hibernate": func(w *world, h happening) {
 		w.rule(string(event.SpotInterruption), func(r *policy.Rule) { r.Hibernate = policy.Action(h.kind) })
 	},

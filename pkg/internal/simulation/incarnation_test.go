@@ -2,6 +2,7 @@ package simulation_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -152,7 +153,47 @@ func (i *incarnation) wire() {
 		Sources: sources, Node: host{i, drain.New(line{w, i}.client(), apitest.Node, w.options)}, Identity: credential{w},
 		Record: book{i}, Service: service{i}, Policy: maps.Clone(w.rules), Unwatched: i.unwatched, BootID: w.bootID(),
 		Log: logrus.NewEntry(logger), Now: i.now, Settled: i.settled,
+		Reboot: i.reboot,
 	})
+}
+
+// reboot is the reboot of the machine that nth requests from logind, which refuses some requests. It judges the request by what nth has on record. EC2
+// clears about half of the events at the reboot.
+func (i *incarnation) reboot(context.Context) error {
+	w := i.world
+	refused, cleared := w.dice(4) == 0, w.dice(2) == 0
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if i.gone {
+		return context.Canceled
+	}
+	w.noteLocked("nth %d requests a reboot", i.number)
+	w.judgedLocked(rebootsDrained, rebootsOnce)
+	recorded := false
+	for _, e := range i.store.Entries() {
+		n := w.of(e.Event.ID)
+		if n == nil || e.RebootAt.IsZero() || e.Phase != state.Drained || e.BootID != w.bootID() {
+			continue
+		}
+		recorded = true
+		if n.requests++; n.requests > 1 && w.forgot.Before(n.announced) {
+			w.violatedLocked(rebootsOnce, "%s: %d times; %s", n.name, n.requests, w.standing())
+		}
+		w.judgeEmpty(n, rebootsDrained)
+		if cleared && !refused {
+			time.AfterFunc(time.Second, func() { w.edit(n.name, (*notice).withdraw) })
+		}
+	}
+	node := w.server.CurrentNode()
+	open := node != nil && !node.Spec.Unschedulable && time.Since(w.cluster.uncordoned) > slow && w.steady(slow)
+	if !recorded || open {
+		w.violatedLocked(rebootsDrained, "on record: %t, uncordoned: %t; %s", recorded, open, w.standing())
+	}
+	if refused {
+		return errors.New("somebody blocks shutdowns")
+	}
+	time.AfterFunc(time.Second, func() { w.reboot(happening{span: 10 * time.Second, n: 5}) })
+	return nil
 }
 
 // check makes an error of the test's own file operations a violation.

@@ -41,6 +41,9 @@ const (
 	outcomeTrue          invariant = "an outcome is true when it is reported"
 	settledInTime        invariant = "a lifecycle hook is completed and an inhibitor lock released in time"
 
+	rebootsDrained invariant = "only a drained machine is rebooted, and the record says so before"
+	rebootsOnce    invariant = "an event causes one reboot"
+
 	evictionsEnd   invariant = "nothing is evicted without end"
 	nodeWritesEnd  invariant = "the Node is not written to without end"
 	recordEnds     invariant = "the record is not written without end"
@@ -56,7 +59,7 @@ var invariants = []invariant{
 	closedWithReason, notClosedWithout, undoneInTime, notUndoneTooSoon, readyAfterBoot, uncordonRespected, annotationsRespected, othersUnchanged, asksWhatItMay,
 	evictedWhileDue, notEndedWithout, nodesOwnStays, graceGiven, deletedWhenNeeded, deletedForLost, askedInTime, goneInTime,
 	emptyIfDrained, volumesAwaited, notForVolumes, oneOutcome, settledIfDone, outcomeTrue, settledInTime,
-	evictionsEnd, nodeWritesEnd, recordEnds, recordReadable, diskWorks, runs, stops, beats, nothingHangs,
+	rebootsDrained, rebootsOnce, evictionsEnd, nodeWritesEnd, recordEnds, recordReadable, diskWorks, runs, stops, beats, nothingHangs,
 }
 
 // judgedLocked counts that invariants were judged.

@@ -273,6 +273,8 @@ type notice struct {
 	lifted   time.Time // when operators uncordoned the node that was closed for it
 	released bool      // nth has recorded that
 
+	requests int // how many reboots nth has requested for it
+
 	// What nth has reported and recorded.
 	outcome    event.Outcome // reported last
 	settled    time.Time     // when an outcome was first reported
