@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/nth-project/nth/cmd/internal/cli"
@@ -72,7 +73,7 @@ func Report(ctx context.Context, cfg config.Queue, client kubernetes.Interface, 
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	n := newNotices(cfg, notify.NewWebhook(notify.WebhookOptions{}), notify.Identity{Client: client}, reporting(fleet.Status{}, nil).meter, logrus.NewEntry(log))
-	n.describe, n.mayWrite = func(string) fleet.Description { return fleet.Description{} }, mayWrite
+	n.watched, n.mayWrite = func(string) *corev1.Node { return nil }, mayWrite
 	ctx, stop := context.WithCancel(ctx)
 	for _, work := range n.work() {
 		go work(ctx)

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"strings"
 
 	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/agent"
@@ -22,15 +24,15 @@ type notices struct {
 	webhook *notify.Webhook
 	cluster *notify.Kubernetes // nil if nothing is written to the cluster
 	client  notify.Identity    // without a node
-	// describe returns what is known of a node's machine.
-	describe func(node string) fleet.Description
+	// watched returns the Node of that name as the fleet's watch shows it; nil if there is none.
+	watched func(node string) *corev1.Node
 	// labels returns the labels of a Node.
 	labels func(ctx context.Context, node string) (map[string]string, error)
 	// mayWrite returns an error unless this process leads.
 	mayWrite func() error
 }
 
-// newNotices returns the notices of a fleet. serve sets describe, labels and mayWrite, which need the fleet, before any of them is called.
+// newNotices returns the notices of a fleet. serve sets watched, labels and mayWrite, which need the fleet, before any of them is called.
 func newNotices(cfg config.Queue, webhook *notify.Webhook, client notify.Identity, meter *metrics.Metrics, log *logrus.Entry) *notices {
 	n := &notices{meter: meter, client: client, webhook: webhook}
 	if !cfg.DryRun && (cfg.Kubernetes.Condition || cfg.Kubernetes.Events) {
@@ -57,7 +59,7 @@ func (n *notices) work() []func(context.Context) {
 // of returns the listeners for the agent of one node. uid is the Node's, and entries returns the record's. It implements fleet.Options.Listeners.
 func (n *notices) of(node, uid string, entries func() []state.Entry) []agent.Listener {
 	listeners := []agent.Listener{n.meter, n.webhook.Node(notify.Subject{
-		Machine: func(context.Context) notify.Machine { return machineOf(n.describe(node)) },
+		Machine: func(context.Context) notify.Machine { return machineOf(n.watched(node)) },
 		Node: func(ctx context.Context) (string, map[string]string) {
 			labels, _ := n.labels(ctx, node) // With an error, the notice is sent without labels.
 			return node, labels
@@ -66,16 +68,36 @@ func (n *notices) of(node, uid string, entries func() []state.Entry) []agent.Lis
 	if n.cluster == nil {
 		return listeners
 	}
-	identity := notify.Identity{Client: n.client.Client, Node: node, UID: uid}
+	identity := notify.Identity{Client: n.client.Client, Node: node, UID: uid, Watched: func() *corev1.Node { return n.watched(node) }}
 	return append(listeners, n.cluster.Node(node, func(context.Context) (notify.Identity, error) { return identity, nil }, entries))
 }
 
-// machineOf converts a fleet's description of a machine to that of a notice.
-func machineOf(d fleet.Description) notify.Machine {
-	return notify.Machine{
-		ID: d.Instance, Type: d.Type, Region: d.Region, Zone: d.Zone,
-		LocalIP: d.LocalIP, LocalName: d.LocalName, PublicIP: d.PublicIP, PublicName: d.PublicName,
+// machineOf returns what a Node says about its machine. A field that the Node does not have is empty, and all are if node is nil.
+func machineOf(node *corev1.Node) notify.Machine {
+	if node == nil {
+		return notify.Machine{}
 	}
+	m := notify.Machine{
+		ID: fleet.InstanceOf(node.Spec.ProviderID), Type: node.Labels[corev1.LabelInstanceTypeStable],
+		Zone: node.Labels[corev1.LabelTopologyZone], Region: node.Labels[corev1.LabelTopologyRegion],
+	}
+	if m.Zone == "" && m.ID != "" { // spec.providerID has the zone, too: aws:///ZONE/INSTANCE.
+		m.Zone, _, _ = strings.Cut(strings.TrimPrefix(node.Spec.ProviderID, "aws:///"), "/")
+	}
+	for _, a := range node.Status.Addresses {
+		switch a.Type {
+		case corev1.NodeInternalIP:
+			m.LocalIP = a.Address
+		case corev1.NodeInternalDNS:
+			m.LocalName = a.Address
+		case corev1.NodeExternalIP:
+			m.PublicIP = a.Address
+		case corev1.NodeExternalDNS:
+			m.PublicName = a.Address
+		case corev1.NodeHostName: // A Machine has no such field.
+		}
+	}
+	return m
 }
 
 // newMeter returns the metrics of the service. The reporter answers for the service's health.

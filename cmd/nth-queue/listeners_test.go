@@ -27,10 +27,10 @@ func TestConditions_AreThoseOfTheLastDrainOfTheLeader(t *testing.T) {
 		again, replaced, deposed bool
 		want                     string
 	}{
-		"one drain":                          {want: "is cordoned"},
+		"one drain":                          {want: "is stopping"},
 		"this process does not lead since":   {deposed: true},
 		"another machine has its name since": {replaced: true},
-		"another drain since":                {again: true, want: "is drained"},
+		"another drain since":                {again: true, want: "someone uncordoned the node"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -54,14 +54,14 @@ func TestConditions_AreThoseOfTheLastDrainOfTheLeader(t *testing.T) {
 					}
 					return nil
 				})
-				in := func(phase state.Phase) func() []state.Entry {
-					e := state.Entry{Event: event.Event{ID: "stop", Kind: event.StateChange, State: event.Pending}, Phase: phase, CordonedAt: time.Now()}
+				in := func(uncordoned time.Time) func() []state.Entry {
+					e := state.Entry{Event: event.Event{ID: "stop", Kind: event.StateChange, State: event.Pending}, Phase: state.Cordoned, CordonedAt: time.Now(), ReleasedAt: uncordoned}
 					return func() []state.Entry { return []state.Entry{e} }
 				}
-				of("a", "one", in(state.Cordoned))
+				of("a", "one", in(time.Time{}))
 				time.Sleep(time.Minute)
 				if row.again {
-					of("a", "one", in(state.Drained))
+					of("a", "one", in(time.Now()))
 				}
 				if row.replaced {
 					node.UID = "the next"

@@ -53,6 +53,7 @@ var libraries = []permit{
 	{"k8s.io/klog*", []string{"cmd/internal/daemon", "pkg/evict", "pkg/fleet"}, "the words of client-go are redirected once, in cmd/internal/daemon"},
 	{"k8s.io/apimachinery/pkg/util/wait", []string{"pkg/role", "pkg/identity", "pkg/imds", "pkg/kube", "pkg/evict", "pkg/notify"}, "pauses with jitter are for those who ask a service that others ask, too"},
 	{"gopkg.in/evanphx/json-patch.v4", []string{"pkg/rehearsal"}, "client-go's merge patch, which the simulated API server applies"},
+	{"k8s.io/api/core/v1", []string{"pkg/drain", "pkg/evict", "pkg/notify", "pkg/fleet", "pkg/rehearsal", "pkg/wait", "cmd/nth-queue"}, "what a Node says is read where it is reported"},
 	{"k8s.io/*", []string{"pkg/kube", "pkg/identity", "pkg/drain", "pkg/evict", "pkg/notify", "pkg/fleet", "pkg/rehearsal", "pkg/wait"}, "whoever can reach the API server can harm the node"},
 	{"sigs.k8s.io/yaml", []string{"pkg/identity"}, "only a kubeconfig is YAML"},
 	{"go.yaml.in/yaml/v3", []string{"pkg/migration"}, "it knows lines, and only foreign settings are YAML"},

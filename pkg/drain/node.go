@@ -81,7 +81,7 @@ type view struct {
 	missing bool
 	cordon  CordonResult
 	uid     types.UID
-	version string // the resource version of the Node
+	node    *corev1.Node // as the look has read or written it
 	// unschedulable is the field of the Node's spec. foreignClaim: the cordon has a claim of another program, which may lift it.
 	unschedulable, foreignClaim bool
 	// autoscaled: Cluster Autoscaler is removing the Node.
@@ -122,18 +122,22 @@ func (m memory) staysUncordoned(goal Goal) bool {
 	return !goal.Cordon || m.uncordonedIn == goal.Generation
 }
 
-// watched returns the Node as Options.Watched shows it. It returns nil if the Node is to be read: the watch is older than the last look, or that
-// look failed.
+// watched returns the Node as Options.Watched shows it, or as the last look left it if the watch is older than that. It returns nil if the Node
+// is to be read: there is no such watch, or the last look failed.
 func (n *Node) watched(last view) *corev1.Node {
 	if n.opts.Watched == nil || last.err != nil || last.labelErr != nil {
 		return nil
 	}
 	node := n.opts.Watched()
-	if node == nil || last.version == "" { // The watch does not show the Node, or no look has read it yet.
+	if node == nil || last.node == nil { // The watch does not show the Node, or no look has read it yet.
 		return node
 	}
-	if age, err := resourceversion.CompareResourceVersion(node.ResourceVersion, last.version); err != nil || age < 0 {
+	age, err := resourceversion.CompareResourceVersion(node.ResourceVersion, last.node.ResourceVersion)
+	switch {
+	case err != nil:
 		return nil
+	case age < 0:
+		return last.node
 	}
 	return node
 }
@@ -170,7 +174,7 @@ func (n *Node) look(ctx context.Context, goal Goal, before memory) view {
 	newlyCordoned := v.cordoned() && !before.view.cordoned()
 	if v.lacksLabel && !newlyCordoned { // Evictions do not wait for the label: the next look, which comes at once, sets it.
 		if node, v.labelErr = n.patch(ctx, n.labelPatch(node), n.labelManager(), kube.InTurn, goal.patchTimeout()); v.labelErr == nil {
-			v.version, v.lacksLabel, v.labeled, v.ours = node.ResourceVersion, false, true, true
+			v.node, v.lacksLabel, v.labeled, v.ours = node, false, true, true
 		}
 	}
 	return v
@@ -180,7 +184,7 @@ func (n *Node) look(ctx context.Context, goal Goal, before memory) view {
 func (n *Node) viewOf(node *corev1.Node, goal Goal, before memory) view {
 	claimIsOurs := n.claimIsOurs(node)
 	v := view{
-		uid: node.UID, version: node.ResourceVersion, mayNotEvict: mayNotEvict(node), unschedulable: node.Spec.Unschedulable,
+		uid: node.UID, node: node, mayNotEvict: mayNotEvict(node), unschedulable: node.Spec.Unschedulable,
 		foreignClaim: node.Spec.Unschedulable && hasClaim(node) && !claimIsOurs, autoscaled: autoscaled(node), claim: node.Annotations[CordonAnnotation],
 		labeled: node.Labels[ExcludeLabel] == n.opts.Writer, uncordoned: wasUncordoned(node, before.view),
 	}

@@ -53,7 +53,7 @@ func CountNodes(ctx context.Context, client kubernetes.Interface) (NodeCount, er
 		for i := range list.Items {
 			found.All++
 			provider := list.Items[i].Spec.ProviderID
-			if id := instanceOf(provider); isSilent(provider) {
+			if id := InstanceOf(provider); isSilent(provider) {
 				found.Silent++
 			} else if id == "" {
 				found.Elsewhere++

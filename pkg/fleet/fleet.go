@@ -22,7 +22,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -160,41 +159,8 @@ func (f *Fleet) Use(rules Rules) {
 // policy returns the rules for all kinds of events, as they are now.
 func (f *Fleet) policy() policy.Settings { return f.rules.Load().Policy }
 
-// Description is what a Node says about its machine. A field that the Node does not have is empty.
-type Description struct {
-	Instance, Type, Zone, Region             string
-	LocalIP, LocalName, PublicIP, PublicName string
-}
-
-// Describe returns what a Node says about its machine, as the watch last saw the Node. It is empty if no Node has that name. Webhook
-// messages use it.
-func (f *Fleet) Describe(name string) Description {
-	n := f.nodes.named(name)
-	if n == nil {
-		return Description{}
-	}
-	d := Description{
-		Instance: instanceOf(n.Spec.ProviderID), Type: n.Labels[corev1.LabelInstanceTypeStable],
-		Zone: n.Labels[corev1.LabelTopologyZone], Region: n.Labels[corev1.LabelTopologyRegion],
-	}
-	if d.Zone == "" && d.Instance != "" { // spec.providerID has the zone, too: aws:///ZONE/INSTANCE.
-		d.Zone, _, _ = strings.Cut(strings.TrimPrefix(n.Spec.ProviderID, "aws:///"), "/")
-	}
-	for _, a := range n.Status.Addresses {
-		switch a.Type {
-		case corev1.NodeInternalIP:
-			d.LocalIP = a.Address
-		case corev1.NodeInternalDNS:
-			d.LocalName = a.Address
-		case corev1.NodeExternalIP:
-			d.PublicIP = a.Address
-		case corev1.NodeExternalDNS:
-			d.PublicName = a.Address
-		case corev1.NodeHostName: // A Description has no such field.
-		}
-	}
-	return d
-}
+// Watched returns a Node as the watch shows it now, with only the fields that are read; nil if no Node has that name.
+func (f *Fleet) Watched(name string) *corev1.Node { return f.nodes.named(name) }
 
 // MayWrite returns nil while this process is sure to lead, and otherwise an error that says it does not lead.
 func (f *Fleet) MayWrite() error { return f.lead.holds() }

@@ -179,20 +179,25 @@ func (n *nodes) strip(object any) (any, error) {
 		},
 		Spec: corev1.NodeSpec{ProviderID: full.Spec.ProviderID, Unschedulable: full.Spec.Unschedulable, Taints: full.Spec.Taints},
 	}
-	for _, key := range []string{n.label, drain.ExcludeLabel, corev1.LabelInstanceTypeStable, corev1.LabelTopologyZone, corev1.LabelTopologyRegion} {
-		if value, ok := full.Labels[key]; ok {
+	kept := []string{n.label, drain.ExcludeLabel, corev1.LabelInstanceTypeStable, corev1.LabelTopologyZone, corev1.LabelTopologyRegion}
+	isNeeded := func(key string) bool { return strings.HasPrefix(key, kube.KeyPrefix) || slices.Contains(kept, key) }
+	for key, value := range full.Labels {
+		if isNeeded(key) {
 			metav1.SetMetaDataLabel(&lean.ObjectMeta, key, value)
 		}
 	}
-	for _, key := range []string{drain.CordonAnnotation, drain.ActionAnnotation} {
-		if value, ok := full.Annotations[key]; ok {
+	for key, value := range full.Annotations {
+		if isNeeded(key) {
 			metav1.SetMetaDataAnnotation(&lean.ObjectMeta, key, value)
 		}
 	}
 	lean.Status.NodeInfo.BootID, lean.Status.NodeInfo.SystemUUID = full.Status.NodeInfo.BootID, full.Status.NodeInfo.SystemUUID
 	for _, c := range full.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			lean.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
+		switch c.Type {
+		case corev1.NodeReady:
+			lean.Status.Conditions = append(lean.Status.Conditions, corev1.NodeCondition{Type: c.Type, Status: c.Status})
+		case kube.Condition: // pkg/notify reads all of it.
+			lean.Status.Conditions = append(lean.Status.Conditions, c)
 		}
 	}
 	lean.Status.Addresses = full.Status.Addresses
@@ -209,7 +214,7 @@ func (n *nodes) parse(object any) node {
 		return node{}
 	}
 	kept := node{
-		name: full.Name, uid: full.UID, instance: instanceOf(full.Spec.ProviderID), silent: isSilent(full.Spec.ProviderID),
+		name: full.Name, uid: full.UID, instance: InstanceOf(full.Spec.ProviderID), silent: isSilent(full.Spec.ProviderID),
 		group: full.Labels[n.label], bootID: full.Status.NodeInfo.BootID, machine: full.Status.NodeInfo.SystemUUID, unschedulable: full.Spec.Unschedulable,
 		created: full.CreationTimestamp.Time, labeled: full.Labels[drain.ExcludeLabel] == n.lease,
 	}
@@ -235,8 +240,8 @@ func (n *nodes) cordonOf(text string) (claim drain.Claim, own bool) {
 	return claim, own
 }
 
-// instanceOf returns the instance in a provider ID such as aws:///eu-central-1a/i-0123456789abcdef0; "" if it has none.
-func instanceOf(providerID string) string {
+// InstanceOf returns the instance in a provider ID such as aws:///eu-central-1a/i-0123456789abcdef0; "" if it has none.
+func InstanceOf(providerID string) string {
 	rest, isAWS := strings.CutPrefix(providerID, "aws://")
 	if !isAWS {
 		return ""

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/nth-project/nth/pkg/event"
@@ -21,9 +22,6 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/text"
 )
-
-// ConditionType is the type of nth's own condition.
-const ConditionType = "InterruptionPending"
 
 // The labels that the Node has with the condition, if KubernetesOptions.Labels is set.
 const (
@@ -49,7 +47,7 @@ const (
 // dryRunCondition is the condition of a dry run, without times. It is False even while something is announced, so that no other program acts
 // upon it.
 var dryRunCondition = corev1.NodeCondition{
-	Type: ConditionType, Status: corev1.ConditionFalse,
+	Type: kube.Condition, Status: corev1.ConditionFalse,
 	Reason: dryRun, Message: "this is a dry run: what is announced for this machine is only logged on it",
 }
 
@@ -61,7 +59,7 @@ func wantedCondition(open []state.Entry, opts *KubernetesOptions) corev1.NodeCon
 	}
 	if len(open) == 0 {
 		return corev1.NodeCondition{
-			Type: ConditionType, Status: corev1.ConditionFalse,
+			Type: kube.Condition, Status: corev1.ConditionFalse,
 			Reason: nothingPending, Message: "nothing is announced for this machine",
 		}
 	}
@@ -70,7 +68,7 @@ func wantedCondition(open []state.Entry, opts *KubernetesOptions) corev1.NodeCon
 		sentences[i] = describeEntry(e, opts.Rules, opts.Brief)
 	}
 	return corev1.NodeCondition{
-		Type: ConditionType, Status: corev1.ConditionTrue,
+		Type: kube.Condition, Status: corev1.ConditionTrue,
 		Reason:  open[0].Event.Kind.Info().Reason,
 		Message: text.Visible(writerPrefix(opts)+strings.Join(sentences, ". Also: "), maxMessage),
 	}
@@ -120,26 +118,25 @@ var phaseTexts = map[state.Phase]string{
 	state.Undoing:    "what was done is being undone",
 }
 
-// passing are the phases that another phase follows soon.
-var passing = map[state.Phase]bool{state.Cordoning: true, state.Draining: true, state.Undoing: true}
-
-// describeEntry returns a sentence: what is announced, what nth does about it, and how far nth has come. If brief is set, the sentence leaves out
-// passing phases. It has no counts and no remaining time, so that it changes only when something happens.
+// describeEntry returns a sentence: what is announced, what nth does about it, and how far nth has come. If brief is set, it says only what is announced,
+// and what operators do about it. It has no counts and no remaining time, so that it changes only when something happens.
 func describeEntry(e state.Entry, rules policy.Settings, brief bool) string {
 	var notes []string
 	cordonIsLifted := e.Released() && (e.Phase == state.Cordoned || e.Phase == state.Drained)
-	leaveOut := brief && passing[e.Phase]
 	switch text := phaseTexts[e.Phase]; {
 	case e.LeftAlone: // rules.Describe below says so.
 	case cordonIsLifted:
 		notes = append(notes, "someone uncordoned the node")
-	case text != "" && !leaveOut:
+	case text != "" && !brief:
 		notes = append(notes, text)
 	}
 	if !e.Missing.IsZero() {
 		notes = append(notes, "the event is no longer announced")
 	}
 	text := rules.Describe(e)
+	if brief && !e.LeftAlone {
+		text = e.Event.Summary()
+	}
 	if len(notes) > 0 {
 		text += " (" + strings.Join(notes, "; ") + ")"
 	}
@@ -154,6 +151,9 @@ type condition struct {
 	// Only update uses these, and it runs once at a time.
 	written corev1.NodeCondition // the condition that this program wrote last; zero if that is unknown
 	renewal time.Time            // when its heartbeat is due
+	// version is the Node's resource version after the last write. uncertain is set if it is unknown what became of that write.
+	version   string
+	uncertain bool
 }
 
 // queueUpdate has update called after delay. If an update waits already, that one is made after delay at the latest.
@@ -191,8 +191,8 @@ func (n *KubernetesNode) update(ctx context.Context) error {
 		again, err = n.updateNode(ctx, id)
 		return err
 	})
-	if err != nil {
-		n.condition.written = corev1.NodeCondition{} // The request may have reached the API server, or not.
+	if n.condition.uncertain = err != nil; err != nil { // The request may have reached the API server, or not.
+		n.condition.written = corev1.NodeCondition{}
 	}
 	if opts.Heartbeat > 0 {
 		n.queueUpdate(again)
@@ -213,7 +213,7 @@ func (n *KubernetesNode) updateNode(ctx context.Context, id Identity) (again tim
 	if sameContent(c.written, wanted) && !heartbeatDue {
 		return untilHeartbeat, nil
 	}
-	node, err := id.read(ctx)
+	node, err := n.read(ctx, id)
 	if err != nil {
 		return retryHeartbeat, err
 	}
@@ -241,7 +241,7 @@ func (n *KubernetesNode) updateNode(ctx context.Context, id Identity) (again tim
 	if existing.Status == wanted.Status {
 		wanted.LastTransitionTime = existing.LastTransitionTime
 	}
-	if err := id.patch(ctx, metadata, wanted); err != nil {
+	if c.version, err = id.patch(ctx, metadata, wanted); err != nil {
 		return retryHeartbeat, err
 	}
 	again = wait.Jitter(opts.Heartbeat*9/10, 2.0/9) // 0.9 to 1.1 heartbeats, so that the nodes of a cluster do not write all at once
@@ -265,9 +265,21 @@ func changedLabels(node *corev1.Node, open []state.Entry) map[string]any {
 	return changes
 }
 
-// read reads the Node. If the identity has a UID and the Node has another, the error is errNothing: another machine has that name now.
-func (id Identity) read(ctx context.Context) (*corev1.Node, error) {
-	node, err := id.Client.CoreV1().Nodes().Get(ctx, id.Node, metav1.GetOptions{})
+// read returns the Node as the identity's watch shows it. It reads the Node if there is no watch, or if the watch may not show the last write yet.
+// If the identity has a UID and the Node has another, the error is errNothing: another machine has that name now.
+func (n *KubernetesNode) read(ctx context.Context, id Identity) (node *corev1.Node, err error) {
+	c := &n.condition
+	if id.Watched != nil && !c.uncertain {
+		node = id.Watched()
+	}
+	if node != nil && c.version != "" {
+		if age, err := resourceversion.CompareResourceVersion(node.ResourceVersion, c.version); err != nil || age < 0 {
+			node = nil
+		}
+	}
+	if node == nil {
+		node, err = id.Client.CoreV1().Nodes().Get(ctx, id.Node, metav1.GetOptions{})
+	}
 	if err == nil && id.UID != "" && string(node.UID) != id.UID {
 		return nil, errNothing
 	}
@@ -275,17 +287,21 @@ func (id Identity) read(ctx context.Context) (*corev1.Node, error) {
 }
 
 // patch sends a strategic merge patch of the Node's metadata and one condition. The API server merges conditions by their types, so the kubelet's
-// conditions stay. If metadata has a resourceVersion, and the Node has changed since that, the error is a conflict.
-func (id Identity) patch(ctx context.Context, metadata map[string]any, condition corev1.NodeCondition) error {
+// conditions stay. If metadata has a resourceVersion, and the Node has changed since that, the error is a conflict. version is the Node's new
+// resource version.
+func (id Identity) patch(ctx context.Context, metadata map[string]any, condition corev1.NodeCondition) (version string, err error) {
 	if id.UID != "" {
 		metadata["uid"] = id.UID // A Node with another UID is not written: the API server answers with a conflict.
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": metadata, "status": map[string]any{"conditions": []corev1.NodeCondition{condition}}})
 	if err != nil {
-		return fmt.Errorf("encoding a patch of the Node: %w", err)
+		return "", fmt.Errorf("encoding a patch of the Node: %w", err)
 	}
-	_, err = id.Client.CoreV1().Nodes().PatchStatus(ctx, id.Node, patch)
-	return err
+	node, err := id.Client.CoreV1().Nodes().PatchStatus(ctx, id.Node, patch)
+	if err != nil {
+		return "", err
+	}
+	return node.ResourceVersion, nil
 }
 
 // sameContent reports whether two conditions are equal but for their times.
@@ -293,10 +309,10 @@ func sameContent(a, b corev1.NodeCondition) bool {
 	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }
 
-// findCondition returns the Node's condition of ConditionType; the zero value if the Node has none.
+// findCondition returns the Node's condition of the type kube.Condition; the zero value if the Node has none.
 func findCondition(node *corev1.Node) corev1.NodeCondition {
 	for _, c := range node.Status.Conditions {
-		if c.Type == ConditionType {
+		if c.Type == kube.Condition {
 			return c
 		}
 	}

@@ -183,3 +183,15 @@ func TestCondition_IsWrittenAgainAfterALostAnswer(t *testing.T) {
 		s.want(corev1.ConditionTrue, "SpotInterruption")
 	})
 }
+
+func TestCondition_CostsNoReadWithAWatch(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.opts.Events = false
+		s.watched = func() *corev1.Node { return &corev1.Node{} }
+		s.start()
+		s.tell(announced(spot(state.Seen)))
+		s.pass(2 * time.Second)
+		s.want(corev1.ConditionTrue, "SpotInterruption")
+		s.cluster.wantAsked("patch condition")
+	})
+}

@@ -198,6 +198,7 @@ func (c *cluster) written() []corev1.Event {
 
 // A stage is a Kubernetes that writes to a cluster, in a bubble where time is not real.
 type stage struct {
+	watched func() *corev1.Node // what a watch shows; nil without a watch
 	t       *testing.T
 	cluster *cluster
 	opts    notify.KubernetesOptions
@@ -259,7 +260,7 @@ func (s *stage) identity(context.Context) (notify.Identity, error) {
 	if s.away.Load() {
 		return notify.Identity{}, errors.New("not joined yet")
 	}
-	return notify.Identity{Client: s.cluster.client(), Node: nodeName}, nil
+	return notify.Identity{Client: s.cluster.client(), Node: nodeName, Watched: s.watched}, nil
 }
 
 func (s *stage) record() []state.Entry {

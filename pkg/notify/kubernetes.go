@@ -34,6 +34,8 @@ type Identity struct {
 	Node   string // the Node's name
 	// UID, if set, is the Node's. A Node with the same name and another UID is another machine, whose condition is not written.
 	UID string
+	// Watched, if set, returns the Node as a watch shows it; nil if the watch does not show it. The condition then costs no read.
+	Watched func() *corev1.Node
 }
 
 // KubernetesOptions are the options of a Kubernetes. All are required unless they say otherwise.
@@ -51,7 +53,7 @@ type KubernetesOptions struct {
 	// Alive reports whether nth does its work; while it does not, there is no heartbeat. Alive is required with Heartbeat, and must not block.
 	Alive func() bool
 	// Brief keeps requests few when many nodes drain at once. Kubernetes then writes no Event about an eviction or the beginning of a drain,
-	// and the condition says only how the drain has ended.
+	// and the condition does not say what nth does.
 	Brief bool
 	// DryRun says that nothing is done to the node. The condition then says so, and names no event.
 	DryRun bool
@@ -78,7 +80,7 @@ type Kubernetes struct {
 // NewKubernetes returns a Kubernetes that has not written anything yet.
 func NewKubernetes(opts KubernetesOptions) *Kubernetes {
 	k := &Kubernetes{opts: opts, failing: map[string]bool{}}
-	k.conditions = newQueue(func(r DeliveryResult) { k.report("the node's condition "+ConditionType, r) })
+	k.conditions = newQueue(func(r DeliveryResult) { k.report("the node's condition "+kube.Condition, r) })
 	k.events = newQueue(func(r DeliveryResult) { k.report(r.Event, r) })
 	return k
 }

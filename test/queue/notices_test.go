@@ -3,7 +3,6 @@ package queue_test
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,9 +28,9 @@ func TestNotices_OfManyNodesAreInTheCluster(t *testing.T) {
 	s.WaitEmpty(t)
 	kinds := map[string]string{"SpotInterruption": "spot-interruption", "StateChange": "state-change"}
 	for node, reason := range map[*lab.Node]string{first: "SpotInterruption", second: "StateChange"} {
-		node.WaitFor(t, "its condition is that it is drained, with a label", func(n *corev1.Node) bool {
+		node.WaitFor(t, "it has the condition, with a label", func(n *corev1.Node) bool {
 			return n.Labels["nth-project.github.io/interruption"] == kinds[reason] && slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-				return c.Type == "InterruptionPending" && c.Status == corev1.ConditionTrue && strings.Contains(c.Message, "the node is drained")
+				return c.Type == "InterruptionPending" && c.Status == corev1.ConditionTrue && c.Reason == reason
 			})
 		})
 		s.waitEvents(t, fields.Set{"involvedObject.kind": "Node", "involvedObject.uid": node.Name}, reason, "CordonAndDrain")
