@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nth-project/nth/pkg/imds/imdstest"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/host"
 	"github.com/nth-project/nth/test/internal/lab"
@@ -118,6 +119,38 @@ func TestReboot_DrainsUnlessItIsForced(t *testing.T) {
 			}
 			h.Node.WaitUncordoned(t)
 			h.AwaitLock(t, "nth", "shutdown")
+		}
+	})
+}
+
+// The stand-in of the metadata service clears the event at the reboot, as EC2 does for one that it counts as the user's.
+func TestReboot_ByNthCarriesOutMaintenance(t *testing.T) {
+	onEverySuite(t, func(t *testing.T, h *host.Host) {
+		h.Node.AddDeployment(t, "web", 4, lab.Grace(grace), lab.GoesAtGrace(), lab.MinAvailable(3))
+		h.Node.AddSpare(t)
+		first := make(chan time.Time, 1)
+		h.Node.Observe(t, func(m lab.Moment) {
+			if m.What == lab.PodTerminating {
+				select {
+				case first <- m.At:
+				default: // It is not the first.
+				}
+			}
+		})
+		ev := h.IMDS.AddMaintenance(imdstest.MaintenanceEvent{Code: "system-reboot", NotBefore: time.Now().Add(24 * time.Hour)})
+		h.Write(t, "/etc/nth/nth.toml.d/60-finish.toml", "[events.scheduled-maintenance]\nfinish = \"reboot\"\ncodes = { system-reboot = \"now\" }\n")
+		h.RebootBy(t, "systemctl", "reload", "nth")
+		h.IMDS.AddMaintenance(imdstest.MaintenanceEvent{Code: ev.Code, NotBefore: ev.NotBefore, EventId: ev.EventId, State: "completed"})
+		h.WaitWatching(t)
+		h.Node.WaitUncordoned(t)
+		t.Logf("%.1f s from the first eviction until the node is open", time.Since(<-first).Seconds())
+		for id, want := range map[string]int{systemd.Rebooting: 1, systemd.PodDeleted: 0} { // A deletion asks no budget.
+			if said := h.Journal(t, "--boot=-1", "MESSAGE_ID="+id); len(said) != want {
+				t.Errorf("the message %s is in the journal %d times, want %d: %v", id, len(said), want, said)
+			}
+		}
+		if again := h.Logged(t, systemd.Rebooting); len(again) > 0 {
+			t.Errorf("the machine is rebooted again: %v", again)
 		}
 	})
 }
