@@ -37,6 +37,7 @@ type cluster struct {
 	returning map[string]bool      // controllers whose pods come back to a closed node
 	guarded   map[string]bool      // app labels whose budget lets no pod go
 	yielding  map[string]bool      // app labels whose budget lets one pod go at a time
+	inVain    map[string]time.Time // when nth last asked to evict a pod that another had replaced, by app label
 	annotated map[string]time.Time // when the pod's annotation changed last, by namespace/name
 	failed    time.Time            // when the kubelet failed all pods
 
@@ -73,7 +74,7 @@ func (c *cluster) byWorld(t time.Time) time.Time {
 func (c *cluster) init() {
 	c.returning, c.guarded, c.annotated = map[string]bool{}, map[string]bool{}, map[string]time.Time{}
 	c.evictions, c.firstEnded = map[string]int{}, map[string]time.Time{}
-	c.yielding = map[string]bool{}
+	c.yielding, c.inVain = map[string]bool{}, map[string]time.Time{}
 	c.ended, c.hanging = map[string]time.Time{}, map[string]bool{}
 }
 

@@ -329,6 +329,14 @@ func (c *cluster) arrived(pod *corev1.Pod) time.Time {
 	return c.byWorld(at)
 }
 
+// budgetHolds reports whether a disruption budget may refuse to let a pod go, however often nth asks. An eviction that it has granted in vain counts
+// for two minutes.
+func (c *cluster) budgetHolds(pod *corev1.Pod) bool {
+	app := pod.Labels["app"]
+	granted, inVain := c.inVain[app]
+	return c.guarded[app] || inVain && time.Since(granted) < 2*time.Minute+quiet
+}
+
 // judgePods judges the pods on a node at rest: while a drain is due, each is evicted unless something holds it.
 func (w *world) judgePods(node *corev1.Node, pods []*corev1.Pod) {
 	if !w.anyNotice(func(n *notice) bool { return w.sure(n, drained) }) || w.cluster.action != "" || !node.Spec.Unschedulable {
@@ -339,11 +347,11 @@ func (w *world) judgePods(node *corev1.Node, pods []*corev1.Pod) {
 		waits := pod.Annotations[evict.Annotation] == evict.AtDeadline
 		owner := metav1.GetControllerOf(pod)
 		returns := owner != nil && w.cluster.returning[owner.Name]
-		othersHeld = othersHeld || w.cluster.guarded[pod.Labels["app"]] || waits || returns || pod.DeletionTimestamp != nil
+		othersHeld = othersHeld || w.cluster.budgetHolds(pod) || waits || returns || pod.DeletionTimestamp != nil
 	}
 	w.judgedLocked(evictedWhileDue)
 	for _, pod := range pods {
-		held := w.cluster.guarded[pod.Labels["app"]] || othersHeld && pod.Spec.PriorityClassName != ""
+		held := w.cluster.budgetHolds(pod) || othersHeld && pod.Spec.PriorityClassName != ""
 		held = held || time.Since(w.server.LastRemoval()) < time.Second // It may have waited for a pod that has just gone.
 		if pod.DeletionTimestamp == nil && w.duePod(pod) && !held && time.Since(w.cluster.arrived(pod)) > quiet {
 			w.violatedLocked(evictedWhileDue, "%s has been on the node since %s; %s", pod.Name, w.cluster.arrived(pod).Sub(w.start), w.standing())
@@ -626,6 +634,9 @@ func (w *world) judgeRemoval(q request) {
 	pod := w.server.Pod(q.pod)
 	if pod == nil {
 		return
+	}
+	if ofAnother := !strings.Contains(string(q.body), `"`+string(pod.UID)+`"`); ofAnother && time.Since(w.troubled) < slow {
+		w.cluster.inVain[pod.Labels["app"]] = time.Now() // nth cannot know yet that this pod has come in place of the one that it names.
 	}
 	w.judgedLocked(notEndedWithout, nodesOwnStays, annotationsRespected)
 	if !w.anyNotice(func(n *notice) bool { return w.possible(n, drained) }) {
