@@ -24,10 +24,8 @@ type node struct {
 	mu   sync.Mutex
 	busy bool
 	ways ways
-	// begun are the goals that guards began with, goals those and the ones that they were adjusted to, and booted is what the last
-	// Uncordon was to wait for.
-	begun, goals []drain.Goal
-	booted       drain.Booted
+	// goals are those that guards began with or were adjusted to.
+	goals []drain.Goal
 }
 
 // ways are how calls go.
@@ -88,7 +86,7 @@ func (n *node) enter(what string) func() {
 func (n *node) Guard(ctx context.Context, task *drain.Task, report func(drain.Progress)) {
 	g := &guard{node: n, task: task, report: report, adjusted: make(chan struct{}, 1)}
 	task.SetResult(func() drain.Result { g.mu.Lock(); defer g.mu.Unlock(); return g.result })
-	n.noteGoal(task.Goal(), true)
+	n.noteGoal(task.Goal())
 	defer n.enter("guard for " + inWords(task.Goal()))()
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
@@ -106,7 +104,7 @@ func (g *guard) watch(ctx context.Context) {
 			return
 		case <-g.task.Changed():
 		}
-		g.node.noteGoal(g.wants(), false)
+		g.node.noteGoal(g.wants())
 		g.node.tape.add("adjust to %s", inWords(g.wants()))
 		select {
 		case g.adjusted <- struct{}{}:
@@ -115,26 +113,21 @@ func (g *guard) watch(ctx context.Context) {
 	}
 }
 
-func (n *node) noteGoal(goal drain.Goal, begins bool) {
+func (n *node) noteGoal(goal drain.Goal) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.goals = append(n.goals, goal); begins {
-		n.begun = append(n.begun, goal)
-	}
+	n.goals = append(n.goals, goal)
 }
 
-// all are the goals of all guards.
-func (n *node) all() (begun, goals []drain.Goal) {
+// firstAndLast are goals of the guards.
+func (n *node) firstAndLast() (first, last drain.Goal) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return slices.Clone(n.begun), slices.Clone(n.goals)
+	return n.goals[0], n.goals[len(n.goals)-1]
 }
 
-func (n *node) Uncordon(ctx context.Context, booted drain.Booted) (drain.UncordonResult, error) {
+func (n *node) Uncordon(ctx context.Context, _ drain.Booted) (drain.UncordonResult, error) {
 	defer n.enter("uncordon")()
-	n.mu.Lock()
-	n.booted = booted
-	n.mu.Unlock()
 	return n.now().uncordon(ctx)
 }
 
@@ -535,9 +528,9 @@ func (i *identity) KeepWarm(ctx context.Context, tell func(node string, err erro
 
 // ear is a Listener that writes down what it hears.
 type ear struct {
-	mu    sync.Mutex
-	lines []string
-	all   []state.Transition
+	tape
+
+	all []state.Transition
 }
 
 func (e *ear) OnTransition(h state.Transition) {
@@ -551,18 +544,10 @@ func (e *ear) OnTransition(h state.Transition) {
 	if h.Err != nil {
 		line += ": " + h.Err.Error()
 	}
+	e.add("%s", strings.TrimSpace(line+" "+h.Detail))
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.lines, e.all = append(e.lines, strings.TrimSpace(line+" "+h.Detail)), append(e.all, h)
-}
-
-// take are the lines since it was last asked.
-func (e *ear) take() []string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	lines := e.lines
-	e.lines = nil
-	return lines
+	e.all = append(e.all, h)
 }
 
 // find is the first transition of a kind.
@@ -577,51 +562,20 @@ func (e *ear) find(kind state.TransitionKind) state.Transition {
 	return state.Transition{}
 }
 
-// outcomes notes each event's outcome whenever it changes, as in "a left-alone after 1m0s".
-type outcomes struct {
-	start time.Time
-	mu    sync.Mutex
-	last  map[string]event.Outcome
-	lines []string
-}
-
-func (o *outcomes) note(ev event.Event, outcome event.Outcome) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if last, known := o.last[ev.ID]; known && last == outcome {
-		return
-	}
-	o.last[ev.ID] = outcome
-	o.lines = append(o.lines, strings.TrimSpace(ev.ID+" "+string(outcome))+" after "+time.Since(o.start).String())
-}
-
-func (o *outcomes) take() []string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	lines := o.lines
-	o.lines = nil
-	return lines
-}
-
 // board is a StatusWriter that remembers.
 type board struct {
 	mu    sync.Mutex
-	shown []state.Status
+	shown state.Status
 }
 
 func (b *board) Show(s state.Status) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.shown = append(b.shown, s)
-}
-
-func (b *board) all() []state.Status {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.Clone(b.shown)
+	b.shown = s
 }
 
 func (b *board) last() state.Status {
-	all := b.all()
-	return all[len(all)-1]
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.shown
 }

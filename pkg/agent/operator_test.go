@@ -88,39 +88,37 @@ func leftAlone(kind event.Kind) string {
 	return "warning: the node is left alone because of its annotation " + drain.ActionAnnotation + ": its pods are not evicted for " + string(kind)
 }
 
-func TestOptedOut_DrainAndCordonWait(t *testing.T) {
-	type row struct {
-		event func(r *rig, id string, deadline time.Duration) event.Event
-		phase state.Phase
-		heard []string
-	}
-	each(t, map[string]row{
-		"a drain":  {(*rig).spot, state.Draining, []string{"announced a", "begun a drain after 0s", "left-alone a drain after 0s"}},
-		"a cordon": {(*rig).hibernating, state.Cordoning, []string{"announced a", "begun a cordon after 0s", "left-alone a cordon after 0s"}},
-	}, func(r *rig, row row) {
+func TestOptedOut_ACordonWaits(t *testing.T) {
+	bubble(t, func(r *rig) {
 		r.node.toGuard(leftOpenFor(time.Hour))
-		r.runFor(row.event(r, "a", 2*time.Minute))
-		if e := r.entry("a"); e.Phase != row.phase || !e.LeftAlone {
+		r.runFor(r.hibernating("a", 2*time.Minute))
+		if e := r.entry("a"); e.Phase != state.Cordoning || !e.LeftAlone {
 			r.t.Errorf("the entry is %+v", e)
 		}
-		r.wantHeard(row.heard...)
+		r.wantHeard("announced a", "begun a cordon after 0s", "left-alone a cordon after 0s")
 	})
 }
 
 func TestOptedOut_IsDrainedWhenItIsNoLonger(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.node.toGuard(limitedFor(time.Minute))
+		var outcomes []string
+		r.cfg.Settled = func(_ event.Event, outcome event.Outcome) {
+			if n := len(outcomes); n == 0 || outcomes[n-1] != string(outcome) {
+				outcomes = append(outcomes, string(outcome))
+			}
+		}
 		r.run()
 		r.announce(terminated("a"))
 		r.pass(time.Minute - 2*time.Second)
-		r.wantOutcomes("a after 0s", "a left-alone after 0s")
+		r.compare("what the outcomes became", outcomes, []string{"", "left-alone"})
 		r.wantStatus("watching node node-a: the Auto Scaling group takes this instance out of service (Terminated); the node is left alone because of its annotation")
 		if e := r.entry("a"); !e.LeftAlone || e.Phase != state.Draining || e.Result != nil {
 			t.Errorf("the entry is %+v", e)
 		}
 		r.wantSaid(systemd.Drained)
 		r.pass(time.Minute)
-		r.wantOutcomes("a after 1m0s", "a drained after 1m10s")
+		r.compare("what the outcomes became", outcomes, []string{"", "left-alone", "", "drained"})
 		r.wantSaid(systemd.DrainLeft, leftAlone(event.ASGTermination))
 		if e := r.entry("a"); e.LeftAlone || e.Phase != state.Drained {
 			t.Errorf("the entry is %+v", e)

@@ -64,20 +64,15 @@ func TestRestart_WhatRanOutOfTimeWhileNthWasStopped(t *testing.T) {
 	})
 }
 
-// together makes the loop slow, so that what f does waits for it all at once and is handled in any order.
-func together(r *rig, f func()) {
-	r.service.slow = time.Second
-	r.announce(r.spot("a", time.Hour))
-	f()
-	r.pass(time.Minute)
-}
-
 func TestStop_LeavesADrainToBeContinued(t *testing.T) {
 	t.Parallel()
 	repeat(t, 20, func(r *rig) {
 		r.node.toGuard(stuck)
 		r.run()
-		together(r, r.stop)
+		r.service.slow = time.Second // What the loop is told meanwhile is handled in any order.
+		r.announce(r.spot("a", time.Hour))
+		r.stop()
+		r.pass(time.Minute)
 		r.end()
 		if e := r.entry("a"); e.Phase != state.Draining || e.Error != "" || !e.OnNode {
 			t.Errorf("the entry is %+v", e)

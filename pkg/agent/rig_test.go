@@ -24,18 +24,17 @@ import (
 
 // rig is an agent among the fakes of fakes_test.go, on a clock of its own: an hour takes no time, and a measured time is exact.
 type rig struct {
-	t        *testing.T
-	cfg      agent.Config
-	tape     *tape
-	node     *node
-	record   *memory
-	service  *service
-	source   *source
-	ident    *identity
-	hook     *logtest.Hook
-	heard    *ear
-	outcomes *outcomes
-	board    *board
+	t       *testing.T
+	cfg     agent.Config
+	tape    *tape
+	node    *node
+	record  *memory
+	service *service
+	source  *source
+	ident   *identity
+	hook    *logtest.Hook
+	heard   *ear
+	board   *board
 
 	start time.Time
 	stop  context.CancelFunc
@@ -70,10 +69,9 @@ func repeat(t *testing.T, times int, f func(r *rig)) {
 				node: newNode(t, tp), record: &memory{tape: tp, released: make(chan struct{})}, service: &service{},
 				source: &source{}, ident: &identity{name: "node-a"},
 			}
-			r.outcomes = &outcomes{start: r.start, last: map[string]event.Outcome{}}
 			r.cfg = agent.Config{
 				Sources: []agent.Source{r.source}, Node: r.node, Identity: r.ident, Record: r.record, Service: r.service,
-				Policy: rules(), BootID: "boot-1", Log: logrus.NewEntry(logger), Settled: r.outcomes.note, Board: r.board,
+				Policy: rules(), BootID: "boot-1", Log: logrus.NewEntry(logger), Board: r.board,
 				Listeners: []agent.Listener{r.heard},
 			}
 			f(r)
@@ -257,12 +255,6 @@ func (r *rig) wantTape(want ...string) {
 func (r *rig) wantHeard(want ...string) {
 	r.t.Helper()
 	r.compare("what listeners heard", r.heard.take(), want)
-}
-
-// wantOutcomes expects these new outcomes since it was last asked.
-func (r *rig) wantOutcomes(want ...string) {
-	r.t.Helper()
-	r.compare("what the outcomes became", r.outcomes.take(), want)
 }
 
 // said returns the messages with an ID, with their levels.

@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,7 +10,6 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -48,8 +48,6 @@ type cluster struct {
 	version int
 	asked   map[string]int
 	first   map[string]func(times int) error
-	// leases are those in fleet.LeaseNamespace, by name.
-	leases map[string]*coordination.Lease
 	// ending is how long a pod takes to end. ended are those that have: a watch of pods begins with them, as one of the fake's does not tell
 	// what ended while it was being opened.
 	ending time.Duration
@@ -64,7 +62,6 @@ func bubble(t *testing.T, f func(t *testing.T, c *cluster)) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &cluster{
 			t: t, version: 1, asked: map[string]int{}, first: map[string]func(int) error{}, ending: time.Second,
-			leases: map[string]*coordination.Lease{},
 		}
 		c.store, c.objects = newStore(t)
 		c.store.PrependReactor("delete", "pods", c.ends)
@@ -87,12 +84,12 @@ func each[R any](t *testing.T, rows map[string]R, f func(t *testing.T, c *cluste
 	}
 }
 
-// newStore is fake.NewClientset of no more than Nodes and pods. That one goes through all kinds of objects that Kubernetes has each time that
+// newStore is fake.NewClientset of no more than Nodes, pods and Leases. That one goes through all kinds of objects that Kubernetes has each time that
 // one of them is written.
 func newStore(t *testing.T) (*fake.Clientset, clienttesting.ObjectTracker) {
 	t.Helper()
 	kinds := runtime.NewScheme()
-	if err := corev1.AddToScheme(kinds); err != nil {
+	if err := errors.Join(corev1.AddToScheme(kinds), coordination.AddToScheme(kinds)); err != nil {
 		t.Fatal(err)
 	}
 	objects := clienttesting.NewFieldManagedObjectTracker(kinds, serializer.NewCodecFactory(kinds).UniversalDecoder(),
@@ -320,7 +317,11 @@ func (c *cluster) routes() http.Handler {
 // patch applies a patch unless it is of another version than the Node's, or a test in it fails.
 func (c *cluster) patch(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
-	if err != nil || c.begins(w, patchOf(string(body))) {
+	kind := "change"
+	if bytes.Contains(body, []byte(`"taints"`)) {
+		kind = "taint"
+	}
+	if err != nil || c.begins(w, kind) {
 		return
 	}
 	n, err := c.apply(r, r.PathValue("name"), body)
@@ -349,15 +350,6 @@ func (c *cluster) apply(r *http.Request, name string, body []byte) (*corev1.Node
 	}
 	c.keep(n)
 	return n, nil
-}
-
-// patchOf says what a patch is for.
-func patchOf(body string) string {
-	switch {
-	case strings.Contains(body, `"taints"`):
-		return "taint"
-	}
-	return "change"
 }
 
 // nodes answers for the list and the watch of all Nodes.

@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/state"
 )
@@ -20,24 +18,6 @@ func TestTake_DrainsTheNodeOfTheInstanceAlone(t *testing.T) {
 		c.wantUntouched("b")
 		if r.ear.times(state.Done) != 1 {
 			t.Errorf("drains were done %d times, want once", r.ear.times(state.Done))
-		}
-	})
-}
-
-// A pod that resists holds its node for long. The watch of all Nodes shows what changes meanwhile.
-func TestDrain_ReadsNoNodeThatTheWatchShows(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
-		c.add(nodeOf("a", instance), podOn("a", "one"))
-		c.before("evict", held)
-		r := c.run(nil)
-		m := r.take(notice(instance, event.RebalanceRecommendation, "", 0))
-		time.Sleep(10 * time.Minute)
-		m.held(t)
-		c.change("a", func(n *corev1.Node) { n.Spec.Unschedulable = false })
-		time.Sleep(30 * time.Second)
-		if reads, seen := c.times("get"), strings.Contains(r.log.String(), "someone uncordoned the node"); reads > 0 || !seen {
-			t.Errorf("the Node was read %d times, and the uncordon was seen: %t", reads, seen)
 		}
 	})
 }

@@ -4,11 +4,9 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
@@ -27,17 +25,6 @@ func silentNode(name, providerID string, addresses ...string) *corev1.Node {
 
 // held keeps pods from being evicted.
 func held(int) error { return errors.New("not now") }
-
-// takeName has another machine's Node take the name of one.
-func (c *cluster) takeName(name string) {
-	c.t.Helper()
-	c.remove(name)
-	time.Sleep(5 * time.Second)
-	n := nodeOf(name, third)
-	n.UID = types.UID("uid-of-the-next")
-	c.add(n, podOn(name, "innocent"))
-	synctest.Wait()
-}
 
 func TestLook_LeavesTheNextNodeOfThatNameAlone(t *testing.T) {
 	t.Parallel()
@@ -63,7 +50,9 @@ func TestLook_LeavesTheNextNodeOfThatNameAlone(t *testing.T) {
 					time.Sleep(2 * time.Second)
 					second := r.take(n())
 					time.Sleep(10 * time.Second)
-					c.takeName("a")
+					c.remove("a")
+					time.Sleep(5 * time.Second)
+					c.add(nodeOf("a", third), podOn("a", "innocent")) // another machine's
 					second.want(t, "done")
 					c.before("evict", nil)
 					first.want(t, "done")

@@ -9,80 +9,60 @@ import (
 
 	coordination "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nth-project/nth/pkg/fleet"
 )
 
-var leaseResource = coordination.Resource("leases")
-
 // serveLeases serves the Leases as an API server does, with what keeps one process from another: versions and UIDs.
 func (c *cluster) serveLeases(mux *http.ServeMux) {
 	const all = "/apis/coordination.k8s.io/v1/namespaces/" + fleet.LeaseNamespace + "/leases"
-	handle := func(pattern, kind string, do func(name string, body []byte) (*coordination.Lease, error)) {
+	leases := c.store.CoordinationV1().Leases(fleet.LeaseNamespace)
+	mux.HandleFunc("GET "+all+"/{name}", func(w http.ResponseWriter, r *http.Request) {
+		if !c.begins(w, "get lease") {
+			l, err := leases.Get(r.Context(), r.PathValue("name"), metav1.GetOptions{})
+			answer(w, l, err)
+		}
+	})
+	write := func(pattern, kind string, do func(r *http.Request, l *coordination.Lease) (*coordination.Lease, error)) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			body, err := io.ReadAll(r.Body)
 			if err != nil || c.begins(w, kind) {
 				return
 			}
 			c.mu.Lock()
-			l, err := do(r.PathValue("name"), body)
-			c.mu.Unlock()
+			defer c.mu.Unlock()
+			l := &coordination.Lease{}
+			if err = json.Unmarshal(body, l); err == nil {
+				l, err = do(r, l)
+			}
 			answer(w, l, err)
 		})
 	}
-	handle("GET "+all+"/{name}", "get lease", func(name string, _ []byte) (*coordination.Lease, error) { return c.lease(name) })
-	handle("POST "+all, "make", func(_ string, body []byte) (*coordination.Lease, error) { return c.makeLease(body) })
-	handle("PUT "+all+"/{name}", "renew", c.updateLease)
-}
-
-// lease finds a Lease. c.mu is held.
-func (c *cluster) lease(name string) (*coordination.Lease, error) {
-	l, ok := c.leases[name]
-	if !ok {
-		return nil, apierrors.NewNotFound(leaseResource, name)
+	next := func() string {
+		c.version++
+		return strconv.Itoa(c.version)
 	}
-	return l.DeepCopy(), nil
-}
-
-func (c *cluster) makeLease(body []byte) (*coordination.Lease, error) {
-	l := &coordination.Lease{}
-	if err := json.Unmarshal(body, l); err != nil {
-		return nil, err
-	}
-	if _, ok := c.leases[l.Name]; ok {
-		return nil, apierrors.NewAlreadyExists(leaseResource, l.Name)
-	}
-	l.UID = types.UID("uid-" + l.Name)
-	return c.keepLease(l), nil
-}
-
-// keepLease makes a Lease the next version. c.mu is held.
-func (c *cluster) keepLease(l *coordination.Lease) *coordination.Lease {
-	c.version++
-	l.ResourceVersion = strconv.Itoa(c.version)
-	c.leases[l.Name] = l
-	return l.DeepCopy()
-}
-
-func (c *cluster) updateLease(name string, body []byte) (*coordination.Lease, error) {
-	l := &coordination.Lease{}
-	if err := json.Unmarshal(body, l); err != nil {
-		return nil, err
-	}
-	now, ok := c.leases[name]
-	if !ok || now.ResourceVersion != l.ResourceVersion {
-		return nil, apierrors.NewConflict(leaseResource, name, errors.New("the object has been modified"))
-	}
-	return c.keepLease(l), nil
+	write("POST "+all, "make", func(r *http.Request, l *coordination.Lease) (*coordination.Lease, error) {
+		l.UID, l.ResourceVersion = types.UID("uid-"+l.Name), next()
+		return leases.Create(r.Context(), l, metav1.CreateOptions{})
+	})
+	write("PUT "+all+"/{name}", "renew", func(r *http.Request, l *coordination.Lease) (*coordination.Lease, error) {
+		now, err := leases.Get(r.Context(), l.Name, metav1.GetOptions{})
+		if err != nil || now.ResourceVersion != l.ResourceVersion {
+			return nil, apierrors.NewConflict(coordination.Resource("leases"), l.Name, errors.New("the object has been modified"))
+		}
+		l.ResourceVersion = next()
+		return leases.Update(r.Context(), l, metav1.UpdateOptions{})
+	})
 }
 
 // leader is who leads by the Lease; "" if nobody does.
 func (c *cluster) leader() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if l := c.leases["nth-queue"]; l != nil && l.Spec.HolderIdentity != nil {
-		return *l.Spec.HolderIdentity
+	l, err := c.store.CoordinationV1().Leases(fleet.LeaseNamespace).Get(c.t.Context(), "nth-queue", metav1.GetOptions{})
+	if err != nil || l.Spec.HolderIdentity == nil {
+		return ""
 	}
-	return ""
+	return *l.Spec.HolderIdentity
 }

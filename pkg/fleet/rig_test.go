@@ -31,32 +31,22 @@ const (
 	third    = "i-00000000000000003"
 )
 
-// parcel is a message that says what became of it.
-type parcel struct{ became chan outcome }
+// parcel is a message that says what became of it: "done", or "returned".
+type parcel chan string
 
-// outcome is what became of a message: "done", or "returned" until after that time.
-type outcome struct {
-	what  string
-	after time.Duration
-}
-
-func newParcel() parcel { return parcel{make(chan outcome, 1)} }
-
-func (m parcel) Done()                      { m.became <- outcome{what: "done"} }
-func (m parcel) Return(after time.Duration) { m.became <- outcome{"returned", after} }
+func (m parcel) Done()                { m <- "done" }
+func (m parcel) Return(time.Duration) { m <- "returned" }
 
 // want waits until the message is settled.
-func (m parcel) want(t *testing.T, what string) outcome {
+func (m parcel) want(t *testing.T, what string) {
 	t.Helper()
 	select {
-	case became := <-m.became:
-		if became.what != what {
-			t.Errorf("the message was %s, want it %s", became.what, what)
+	case became := <-m:
+		if became != what {
+			t.Errorf("the message was %s, want it %s", became, what)
 		}
-		return became
 	case <-time.After(3 * time.Hour):
 		t.Errorf("the message was not %s within three hours", what)
-		return outcome{}
 	}
 }
 
@@ -65,8 +55,8 @@ func (m parcel) held(t *testing.T) {
 	t.Helper()
 	synctest.Wait()
 	select {
-	case became := <-m.became:
-		t.Errorf("the message was %s, want it held", became.what)
+	case became := <-m:
+		t.Errorf("the message was %s, want it held", became)
 	default:
 	}
 }
@@ -162,7 +152,7 @@ func (c *cluster) start(identity string, change func(*fleet.Options)) *rig {
 
 // take has a message taken in.
 func (r *rig) take(n sqs.Notice) parcel {
-	m := newParcel()
+	m := make(parcel, 1)
 	r.Take(n, 1, m)
 	return m
 }
