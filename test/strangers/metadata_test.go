@@ -15,8 +15,8 @@ import (
 	"github.com/nth-project/nth/test/tools"
 )
 
-// startMock starts amazon-ec2-metadata-mock at a port of this machine.
-func startMock(t *testing.T, port string, arguments ...string) *exec.Cmd {
+// startMock starts amazon-ec2-metadata-mock, and returns its address.
+func startMock(t *testing.T, arguments ...string) string {
 	t.Helper()
 	if err := tools.Build(t.Context(), os.Stderr, "aemm"); err != nil {
 		t.Fatal(err)
@@ -25,6 +25,8 @@ func startMock(t *testing.T, port string, arguments ...string) *exec.Cmd {
 	if err != nil {
 		t.Fatal(err)
 	}
+	address := freeAddress(t)
+	_, port, _ := strings.Cut(address, ":")
 	mock := exec.Command(program, append(arguments, "--hostname", "127.0.0.1", "--port", port)...)
 	mock.Stdout, mock.Stderr = io.Discard, io.Discard
 	ended := make(chan struct{})
@@ -35,7 +37,7 @@ func startMock(t *testing.T, port string, arguments ...string) *exec.Cmd {
 		_ = mock.Process.Kill() // fails only if it has ended
 		<-ended
 	})
-	return mock
+	return address
 }
 
 // freeAddress is one that nobody listens at.
@@ -55,10 +57,6 @@ func TestMetadataMock_EachKindIsSeenAndDrained(t *testing.T) {
 		notified          = "nth drains for this code only if the settings say so"
 		hibernated        = "the instance comes back with its pods: nth cordons"
 	)
-	version, err := tools.Version("aemm")
-	if err != nil {
-		t.Fatal(err)
-	}
 	for name, c := range map[string]struct {
 		arguments        []string
 		settings, reason string
@@ -81,9 +79,7 @@ func TestMetadataMock_EachKindIsSeenAndDrained(t *testing.T) {
 			t.Parallel()
 			node := lab.Shared(t).AddNode(t)
 			node.AddDeployment(t, "web", 2)
-			address := freeAddress(t)
-			_, port, _ := strings.Cut(address, ":")
-			startMock(t, port, c.arguments...)
+			address := startMock(t, c.arguments...)
 			nth := daemon.NewMachine(t, daemon.Options{Kubeconfig: node.Kubeconfig, IMDS: "http://" + address, Settings: c.settings}).Start(t)
 			nth.WaitLog(t, systemd.EventSeen)
 			if c.reason == "" {
@@ -93,7 +89,7 @@ func TestMetadataMock_EachKindIsSeenAndDrained(t *testing.T) {
 			}
 			nth.Stop(t)
 			drained := len(nth.Logged(systemd.Drained)) > 0
-			table.judge(t, "amazon-ec2-metadata-mock "+version+", kinds", name, drained, c.reason, fmt.Sprint(nth.Logged("")))
+			judge(t, name, drained, c.reason, fmt.Sprint(nth.Logged("")))
 		})
 	}
 }
