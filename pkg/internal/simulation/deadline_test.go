@@ -65,10 +65,14 @@ func (w *world) judgeAsked(n *notice, at time.Time) {
 		if since := grace + slow; !w.mustGo(pod, n, true) || time.Since(w.cluster.arrived(pod)) < since || !w.calm(n, since) {
 			continue
 		}
+		late := 2 * time.Second
+		if slices.ContainsFunc(w.faults, func(f *fault) bool { return f.kind == "void" && time.Since(f.until) < grace+slow }) {
+			late = max(late, grace/3+time.Second) // An eviction that was accepted has a third of the time to show its effect.
+		}
 		switch asked, byNTH := w.cluster.ended[string(pod.UID)]; {
 		case pod.DeletionTimestamp == nil:
 			w.violatedLocked(askedInTime, "%s is not terminating %s before the deadline of %s", pod.Name, w.options.Margin, n.name)
-		case byNTH && asked.After(at.Add(-grace+2*time.Second)):
+		case byNTH && asked.After(at.Add(late-grace)):
 			w.violatedLocked(askedInTime, "%s was asked %s before the margin of %s, and has a grace period of %s", pod.Name, at.Sub(asked), n.name, grace)
 		}
 	}

@@ -593,7 +593,8 @@ func (w *world) survive(n *notice) {
 		}
 	case n.rebooted.IsZero():
 		n.acted = w.possible(n, cordoned)
-		n.unsure = n.unsure || w.full // nth may not know that it was acting on it.
+		last := w.all[len(w.all)-1]
+		n.unsure = n.unsure || !last.failed.IsZero() // The record may not say that nth was acting on it.
 	}
 	n.rebooted, n.held, n.done = time.Now(), false, n.done || n.drained != ""
 	w.documentChanged(n.kind)
