@@ -132,7 +132,7 @@ func (a *Agent) endOutages() {
 	for kind, o := range a.outages {
 		if !a.lastLookFailed(kind) && a.now().Sub(o.last) >= recoveredAfter {
 			delete(a.outages, kind)
-			a.aboutKind(systemd.SourceRecovered, kind).Infof("%s is readable again after %s", kind, a.lastGood[kind].Sub(o.since).Round(time.Second))
+			a.aboutKind(systemd.SourceRecovered, kind).Infof("%s can be read again", kind)
 		}
 	}
 }

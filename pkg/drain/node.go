@@ -269,17 +269,14 @@ func (n *Node) claimIsOurs(node *corev1.Node) bool {
 // over from a cordon of ours that was taken off. Without managed fields, cordonedByOther is false.
 func (n *Node) cordonedByOther(node *corev1.Node) bool {
 	by, found := n.cordonedBy(node)
-	return found && !n.writes(by.Manager)
+	return found && by.Manager != n.opts.Writer
 }
 
-// writes reports whether a field manager is nth on this machine, or this writer.
-func (n *Node) writes(manager string) bool { return manager == Host || manager == n.opts.Writer }
-
-// cordonedBy returns the managed fields of the manager that has made the node unschedulable. If several have, ours comes first. found is false if
-// no manager is known to have.
+// cordonedBy returns the managed fields of the manager that has made the node unschedulable. If several have, this writer comes first. found is
+// false if no manager is known to have.
 func (n *Node) cordonedBy(node *corev1.Node) (by metav1.ManagedFieldsEntry, found bool) {
 	for _, m := range CordonedBy(node) {
-		if !found || !n.writes(by.Manager) {
+		if !found || by.Manager != n.opts.Writer {
 			by, found = m, true
 		}
 	}

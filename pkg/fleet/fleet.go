@@ -133,7 +133,12 @@ func (f *Fleet) Run(ctx context.Context, receive func(ctx context.Context)) erro
 		work(ctx)
 		return nil
 	}
-	return f.lead.campaign(ctx, work)
+	return f.lead.campaign(ctx, func(leading context.Context) {
+		work(leading)
+		if ctx.Err() == nil { // Otherwise the process is stopping, which the caller logs.
+			f.opts.Log.Warn("lost the Lease: the work has ended, its messages are back in the queue, and this process stands for election again")
+		}
+	})
 }
 
 // syncInterval is how often Run looks whether the first list of Nodes has come.

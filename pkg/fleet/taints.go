@@ -38,7 +38,8 @@ func (t Taints) of(ev event.Event) []corev1.Taint {
 	return []corev1.Taint{{Key: key, Value: ev.ID[:min(len(ev.ID), longestValue)], Effect: t.Effect}}
 }
 
-// isOwn reports whether a taint has a key that nth-queue uses with these settings.
+// isOwn reports whether a taint is one that nth-queue sets with these settings. A taint for a kind is known by its key, whatever its effect: the
+// setting may have changed since. The taint out-of-service has to match completely, as operators set its key, too.
 func (t Taints) isOwn(taint corev1.Taint) bool {
 	if taint.MatchTaint(&outOfService) {
 		return t.OutOfService && taint.Value == outOfService.Value

@@ -46,7 +46,6 @@ func (f *Fleet) serveTerm(ctx context.Context, receive func(ctx context.Context)
 	t.work.Wait()
 	t.returnAll()
 	receiving.Wait() // receive returns when every message was deleted or returned.
-	f.opts.Log.Info("this process no longer leads: its work has ended, and its messages are back in the queue")
 }
 
 // returnAll puts the messages of all hints back into the queue. It runs after the end of the term's context, since when addHint returns messages at

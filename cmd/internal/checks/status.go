@@ -126,8 +126,9 @@ func writeText(w io.Writer, found report) {
 		fmt.Fprint(w, "last known: ")
 	}
 	fmt.Fprintf(w, "%s\n\n", text.Visible(s.Sentence, text.Page))
-	row := func(name, format string, args ...any) { // No name is longer than "identity".
-		fmt.Fprintf(w, "%-8s  %s\n", name, text.Visible(fmt.Sprintf(format, args...), text.Page))
+	width := max(len(found.name), len("identity")) // of the longest name
+	row := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%-*s  %s\n", width, name, text.Visible(fmt.Sprintf(format, args...), text.Page))
 	}
 	row(found.name, "%s, process %d, since %s", s.Program, s.PID, moment(s.Started))
 	if s.Node != "" {
