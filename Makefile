@@ -92,8 +92,8 @@ nightly: lab ## run what is too slow for each change: all of the slow variants, 
 	@$(MAKE) --no-print-directory mutate
 
 .PHONY: strangers
-strangers: lab ## run tests that others wrote, unedited
-	@cd test && go run ./cmd/labtools aemm actionlint markdownlint
+strangers: lab ## run tests that others wrote, unedited, and print what each suite comes to
+	@cd test && go run ./cmd/labtools aemm fauxqs actionlint markdownlint
 	@cd test/strangers && NTH_NIGHTLY=1 CGO_ENABLED=0 GOFLAGS=-trimpath go test -count=1 -timeout 60m
 
 # Whatever begins with Fuzz in a test file is a target: two at a time, each with a processor of its own.

@@ -41,26 +41,38 @@ func TestJudges_FindNothing(t *testing.T) {
 	if err != nil {
 		t.Fatalf("listing the files: %v", err)
 	}
-	pages := []string{markdownlint, "--config", options}
-	scripts := []string{"shellcheck", "--external-sources", "--severity=warning", "--format=gcc"}
-	workflows := []string{actionlint}
+	judges := map[string][]string{
+		"actionlint, workflows":    {actionlint},
+		"markdownlint-cli2, pages": {markdownlint, "--config", options},
+		"shellcheck, scripts":      {"shellcheck", "--external-sources", "--severity=warning", "--format=gcc"},
+	}
+	judged := map[string][]string{}
 	for file := range strings.SplitSeq(strings.TrimSuffix(string(files), "\x00"), "\x00") {
 		start, _ := os.ReadFile(filepath.Join(top, file)) // A link to a folder has no script in it.
 		line, _, _ := strings.Cut(string(start), "\n")
 		switch {
 		case strings.HasSuffix(file, ".md"):
-			pages = append(pages, file)
+			judged["markdownlint-cli2, pages"] = append(judged["markdownlint-cli2, pages"], file)
 		case strings.HasPrefix(file, ".github/workflows/"):
-			workflows = append(workflows, file)
+			judged["actionlint, workflows"] = append(judged["actionlint, workflows"], file)
 		case strings.HasPrefix(line, "#!") && strings.HasSuffix(line, "sh"):
-			scripts = append(scripts, file)
+			judged["shellcheck, scripts"] = append(judged["shellcheck, scripts"], file)
 		}
 	}
-	for _, judge := range [][]string{pages, scripts, workflows} {
-		run := exec.CommandContext(t.Context(), judge[0], judge[1:]...)
+	for suite, judge := range judges {
+		run := exec.CommandContext(t.Context(), judge[0], append(judge[1:], judged[suite]...)...)
 		run.Dir = top
-		if said, err := run.CombinedOutput(); err != nil {
-			t.Errorf("%s: %v\n%s", filepath.Base(judge[0]), err, said)
+		said, err := run.CombinedOutput()
+		found := 0
+		for _, file := range judged[suite] {
+			bad := strings.Contains("\n"+string(said), "\n"+file+":")
+			table.judge(t, suite, file, !bad, "", string(said))
+			if bad {
+				found++
+			}
+		}
+		if err != nil && found == 0 {
+			t.Errorf("%s: %v\n%s", suite, err, said)
 		}
 	}
 }

@@ -17,27 +17,27 @@ func TestKubectl_DrainsWhatNthDrains(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kubectl := module(t, dir, "k8s.io/kubectl")
-	runGo(t, dir, map[string]string{
+	kubectl, version := module(t, dir, "k8s.io/kubectl")
+	runGo(t, dir, "kubectl "+version+", its tests of drain, nth decides", map[string]string{
 		"TestDrain/DS-managed_terminated_pod":    finished,
 		"TestDrain/DS-managed_terminated_pod#01": finished,
 	}, nil, "-run", "TestDrain", "-overlay", overlay(t, dir, filepath.Join(kubectl, "pkg/cmd/drain/drain_test.go")), ".")
-	runGo(t, dir, nil, nil, "k8s.io/kubectl/pkg/drain")
+	runGo(t, dir, "kubectl "+version+", its tests of the filters that nth links", nil, nil, "k8s.io/kubectl/pkg/drain")
 }
 
-// module is where a module's files are, for the module in a directory.
-func module(t *testing.T, dir, path string) (files string) {
+// module is where a module's files are, and its version, for the module in a directory.
+func module(t *testing.T, dir, path string) (files, version string) {
 	t.Helper()
-	for _, command := range [][]string{{"mod", "download", path}, {"list", "-m", "-f", "{{.Dir}}", path}} {
+	for _, command := range [][]string{{"mod", "download", path}, {"list", "-m", "-f", "{{.Dir}} {{.Version}}", path}} {
 		run := exec.Command("go", command...)
 		run.Dir, run.Stderr = dir, os.Stderr
 		said, err := run.Output()
 		if err != nil {
 			t.Fatalf("running go %v: %v", command, err)
 		}
-		files = strings.TrimSpace(string(said))
+		files, version, _ = strings.Cut(strings.TrimSpace(string(said)), " ")
 	}
-	return files
+	return files, version
 }
 
 // overlay writes what makes the go command take files for those of a package in a directory.
@@ -59,7 +59,7 @@ func overlay(t *testing.T, dir string, files ...string) string {
 }
 
 // runGo runs tests of Go with an environment added, and judges each that has no others in it.
-func runGo(t *testing.T, dir string, reasons map[string]string, env []string, arguments ...string) {
+func runGo(t *testing.T, dir, suite string, reasons map[string]string, env []string, arguments ...string) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), "go", append([]string{"test", "-json", "-count=1", "-timeout=30m"}, arguments...)...)
 	command.Dir, command.Env = dir, append(os.Environ(), env...)
@@ -84,11 +84,11 @@ func runGo(t *testing.T, dir string, reasons map[string]string, env []string, ar
 	}
 	delete(outcome, "")
 	if len(outcome) == 0 {
-		t.Fatalf("go test %v: no test ran: %v\n%s%s", arguments, failed, output[""], stderr.String())
+		t.Fatalf("%s: no test ran: %v\n%s%s", suite, failed, output[""], stderr.String())
 	}
 	for name, action := range outcome {
 		if !parents[name] {
-			judge(t, name, action == "pass", reasons[name], output[name])
+			table.judge(t, suite, name, action == "pass", reasons[name], output[name])
 		}
 	}
 }

@@ -3,6 +3,7 @@ package strangers
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/nth-project/nth/test/tools"
@@ -23,13 +24,13 @@ func TestKubernetes_RulesHold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := module(t, dir, "k8s.io/kubernetes")
+	files, version := module(t, dir, "k8s.io/kubernetes")
 	env := []string{
 		"CGO_ENABLED=0", "GOFLAGS=-trimpath", "PATH=" + filepath.Dir(etcd) + ":" + os.Getenv("PATH"),
 		// Where its tests find files of theirs in spite of -trimpath: pkgPath in cmd/kube-apiserver/app/testing/testserver.go.
-		"TEST_WORKSPACE=.", "TEST_SRCDIR=" + filepath.Dir(filepath.Dir(files)),
+		"TEST_WORKSPACE=.", "TEST_SRCDIR=" + strings.TrimSuffix(files, "/k8s.io/kubernetes@"+version),
 	}
 	const tests = "k8s.io/kubernetes/test/integration/"
-	runGo(t, dir, nil, env, tests+"evictions")
-	runGo(t, dir, nil, env, "-run", "TestNode", tests+"auth")
+	runGo(t, dir, "kubernetes "+version+", test/integration/evictions, without nth", nil, env, tests+"evictions")
+	runGo(t, dir, "kubernetes "+version+", the node authorizer's tests, without nth", nil, env, "-run", "TestNode", tests+"auth")
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/nth-project/nth/test/tools"
 )
 
-// startMock starts amazon-ec2-metadata-mock, and returns its address.
-func startMock(t *testing.T, arguments ...string) string {
+// startMock starts amazon-ec2-metadata-mock at a port of this machine.
+func startMock(t *testing.T, port string, arguments ...string) *exec.Cmd {
 	t.Helper()
 	if err := tools.Build(t.Context(), os.Stderr, "aemm"); err != nil {
 		t.Fatal(err)
@@ -25,8 +25,6 @@ func startMock(t *testing.T, arguments ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := freeAddress(t)
-	_, port, _ := strings.Cut(address, ":")
 	mock := exec.Command(program, append(arguments, "--hostname", "127.0.0.1", "--port", port)...)
 	mock.Stdout, mock.Stderr = io.Discard, io.Discard
 	ended := make(chan struct{})
@@ -37,7 +35,7 @@ func startMock(t *testing.T, arguments ...string) string {
 		_ = mock.Process.Kill() // fails only if it has ended
 		<-ended
 	})
-	return address
+	return mock
 }
 
 // freeAddress is one that nobody listens at.
@@ -57,6 +55,10 @@ func TestMetadataMock_EachKindIsSeenAndDrained(t *testing.T) {
 		notified          = "nth drains for this code only if the settings say so"
 		hibernated        = "the instance comes back with its pods: nth cordons"
 	)
+	version, err := tools.Version("aemm")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
 		arguments        []string
 		settings, reason string
@@ -79,7 +81,9 @@ func TestMetadataMock_EachKindIsSeenAndDrained(t *testing.T) {
 			t.Parallel()
 			node := lab.Shared(t).AddNode(t)
 			node.AddDeployment(t, "web", 2)
-			address := startMock(t, c.arguments...)
+			address := freeAddress(t)
+			_, port, _ := strings.Cut(address, ":")
+			startMock(t, port, c.arguments...)
 			nth := daemon.NewMachine(t, daemon.Options{Kubeconfig: node.Kubeconfig, IMDS: "http://" + address, Settings: c.settings}).Start(t)
 			nth.WaitLog(t, systemd.EventSeen)
 			if c.reason == "" {
@@ -89,7 +93,7 @@ func TestMetadataMock_EachKindIsSeenAndDrained(t *testing.T) {
 			}
 			nth.Stop(t)
 			drained := len(nth.Logged(systemd.Drained)) > 0
-			judge(t, name, drained, c.reason, fmt.Sprint(nth.Logged("")))
+			table.judge(t, "amazon-ec2-metadata-mock "+version+", kinds", name, drained, c.reason, fmt.Sprint(nth.Logged("")))
 		})
 	}
 }
