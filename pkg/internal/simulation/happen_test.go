@@ -593,8 +593,7 @@ func (w *world) survive(n *notice) {
 		}
 	case n.rebooted.IsZero():
 		n.acted = w.possible(n, cordoned)
-		last := w.all[len(w.all)-1]
-		n.unsure = n.unsure || !last.failed.IsZero() // The record may not say that nth was acting on it.
+		n.unsure = n.unsure || n.outdated // The record may not say that nth was acting on it.
 	}
 	n.rebooted, n.held, n.done = time.Now(), false, n.done || n.drained != ""
 	w.documentChanged(n.kind)
