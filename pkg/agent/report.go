@@ -229,7 +229,7 @@ func (a *Agent) clearCordonFailed() {
 }
 
 // recordNodeUncordoned records that an operator has uncordoned the node, for all events that the node was cordoned for. For events that come later, the
-// node is cordoned again. recorded is false if the record already says that the node was uncordoned.
+// node is cordoned again. recorded is false if the record already says so, or has no event of that cordon.
 func (a *Agent) recordNodeUncordoned(p drain.Progress) (recorded bool) {
 	changed := policy.Release(a.situation(), p.Claim.Names, p.Claim.Since)
 	if len(changed) > 0 {

@@ -106,7 +106,7 @@ func TestStatus_OtherWorkAndWhyItFails(t *testing.T) {
 		}, "draining node node-a for scheduled-maintenance, 2999 s left; forbidden"},
 		"it cannot be uncordoned, and nth will try again": {
 			empty, refused, withdrawn(5*time.Minute + 10*time.Second),
-			"watching node node-a: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000; the node is being opened again; the last attempt failed: forbidden",
+			"watching node node-a: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000; the node is being uncordoned; the last attempt failed: forbidden",
 		},
 		"it is not known whether its drain is still wanted": {empty, nil, func(r *rig) {
 			r.cfg.BootID = "boot-2"

@@ -341,7 +341,8 @@ func (a *Agent) readClaim(ctx context.Context) {
 // adoptClaim records a cordon that nth has set, if the record does not know of one: it was lost, or its last entries did not reach the disk.
 //
 // A claim does not describe the event. So a new entry is Missing until its source announces the event. Nothing new begins for such an entry. If the
-// event is not announced in time, it counts as withdrawn, and the cordon is taken back.
+// event is not announced in time, it counts as withdrawn, and the cordon is taken back. One entry holds the cordon, so the claim's other events get
+// theirs when they are announced.
 func (a *Agent) adoptClaim(claim drain.Claim) {
 	entries := a.cfg.Record.Entries()
 	cordonKnown := slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode && e.Phase != state.Closed })
@@ -356,10 +357,10 @@ func (a *Agent) adoptClaim(claim drain.Claim) {
 	if !known || e.Phase == state.Closed {
 		e = state.Entry{Event: event.Event{ID: claim.Event, Kind: event.Kind(claim.Kind)}, FirstSeen: since, Missing: a.now()}
 	}
-	if !e.Acted() { // It does not say that the node was cordoned.
+	if !e.Acted() { // The record has the event, and not its cordon.
 		e.Phase, e.BootID, e.Changed = state.Cordoned, claim.BootID, a.now()
 	}
-	// The event's time is not known. ActedFor makes an event that turns out to be due after the cordon count as moved.
+	// The event was due when nth cordoned the node for it. If its source now announces a later start, it was moved since (policy.rescheduled).
 	e.CordonedAt, e.CordonStamp, e.ActedFor, e.OnNode = since, claim.Stamp, since, true
 	a.put(e)
 	a.logger(systemd.Cordoned, e).Warnf("nth had cordoned the node, which its record does not say; nth uncordons it when %s is over", e.Event.Kind)

@@ -252,7 +252,7 @@ type DryRun struct{ *Node }
 func NewDryRun(n *Node) *DryRun { return &DryRun{n} }
 
 // Guard is Node.Guard, but changes nothing. It calls report with each step of a real guard, as if the step succeeded at once. It looks once for
-// each goal, and again after a look that failed. It reports all steps for the first goal, and again when Goal.Close changes or Goal.Evict
+// each goal, and again after a look that failed. It reports all steps for the first goal, and again when Goal.Cordon changes or Goal.Evict
 // becomes true.
 func (d *DryRun) Guard(ctx context.Context, task *Task, report func(Progress)) {
 	var last *Goal // the last goal that was reported; nil if none was

@@ -150,7 +150,7 @@ type Pods struct {
 
 // Counts count pods.
 type Counts struct {
-	// Total counts the pods that had to go since Begin, Left those of them that are still on the node, and Skipped the pods that stay.
+	// Total counts the pods that had to go since Begin, without those that were spared, Left those of them that are still on the node, and Skipped the pods that stay.
 	Total, Left, Skipped int
 	// Evicted counts the pods whose eviction was accepted, and Deleted those that had to be deleted.
 	Evicted, Deleted int
@@ -536,15 +536,16 @@ func (p *Pods) SpareLate(look int) {
 	}
 }
 
-// spare lets a pod stay that had to go. why is its new stage: staying or exempt.
+// spare lets a pod stay that had to go. why is its new stage: staying or exempt. A request that the API server may have got already is canceled, too:
+// its effect, if it has one, comes by the watch.
 func (p *Pods) spare(t *target, why stage) {
 	if t.stage >= terminating || t.last.accepted { // It ends all the same, though the watch may not show that yet.
 		p.countRemoval(t)
 	}
 	p.cancelRequest(t)
 	p.counts.Total--
-	p.pods[t.pod.UID] = &target{pod: t.pod, stage: why}
-	p.drain.Report(state.GoalChanged, nil, "") // The counts have changed.
+	p.pods[t.pod.UID] = &target{pod: t.pod, stage: why} // A new target, so that handleAnswer ignores a late answer.
+	p.drain.Report(state.GoalChanged, nil, "")          // The counts have changed.
 }
 
 // A cordon does not keep off pods that tolerate it, or that name the node themselves: their controller replaces each evicted pod, on the same

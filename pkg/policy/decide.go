@@ -139,16 +139,16 @@ var phasesOf = map[state.Phase][]state.Phase{
 }
 
 // advance takes an entry that wants work, which is Cordoning or Draining, one phase further. It begins the work, or takes over from the guard's
-// report that the node is closed or drained, or ends the work when its time is over.
+// report that the node is cordoned or drained, or ends the work when its time is over.
 //
-// The beginning is recorded with OnNode before anything is done, so that the next process knows of it. While the node is left alone, the phase
-// stays. When operators allow the work again, it begins again.
+// The beginning is recorded with OnNode before anything is done, so that the next process knows of it. That is so even if the node is left alone;
+// after it, the phase stays until operators allow the work again, which then begins again.
 func (s Settings) advance(sit Situation, e state.Entry, work state.Phase) state.Entry {
 	node := sit.nodeFor(e)
 	leftAlone := sit.leftAlone(e, work)
 	allowedAgain := e.LeftAlone && !leftAlone
 	begun := slices.Contains(phasesOf[work], e.Phase)
-	e = noteCordon(sit, e)
+	e = noteCordon(sit, e) // It judges the phase of before.
 	switch {
 	case !begun, allowedAgain && e.Phase != work:
 		e = enter(sit, work, e)
@@ -167,8 +167,8 @@ func (s Settings) advance(sit Situation, e state.Entry, work state.Phase) state.
 	return e
 }
 
-// noteCordon returns an entry with the time since when the node is cordoned for it, if the guard reports the node closed for the first time. A
-// released entry gets none: the node is closed for other events then.
+// noteCordon returns an entry with the time since when the node is cordoned for it, if the guard reports the cordon for the first time. A
+// released entry gets none: the node is cordoned for other events then.
 func noteCordon(sit Situation, e state.Entry) state.Entry {
 	node := sit.nodeFor(e)
 	wantsCordon := e.Acted() && e.Phase != state.Undoing && !e.Released()
@@ -231,7 +231,7 @@ func (s Settings) needsCordon(sit Situation, e state.Entry) bool {
 
 // Undone returns the entries that change, as they should be, once an uncordon has taken everything that nth set off the node.
 //
-// overruled: the uncordon found that an operator had uncordoned the node. That releases each event that the node was closed for, even one that
+// overruled: the uncordon found that an operator had uncordoned the node. That releases each event that the node was cordoned for, even one that
 // was announced again meanwhile, or that has moved to a later time.
 func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
 	var changed []state.Entry
@@ -291,12 +291,12 @@ func (s Settings) Decide(sit Situation) Goal {
 	}
 	goal := Goal{Action: Wait}
 	if len(undoing) > 0 {
-		goal = s.opening(sit, undoing)
+		goal = s.uncordonGoal(sit, undoing)
 	}
 	// If all events in wanting are released, the cordon on the node is that of an event that is over. It is taken back first.
 	uncordonFirst := goal.Action == Uncordon && allReleased(wanting)
 	if len(wanting) > 0 && !uncordonFirst {
-		goal = s.closing(sit, wanting)
+		goal = s.cordonGoal(sit, wanting)
 	}
 	goal.Revisit = revisit
 	return goal
@@ -307,8 +307,8 @@ func allReleased(entries []state.Entry) bool {
 	return !slices.ContainsFunc(entries, func(e state.Entry) bool { return !e.Released() })
 }
 
-// closing returns the goal Cordon or Drain for the entries in wanting, which want the node closed. There is at least one.
-func (s Settings) closing(sit Situation, wanting []state.Entry) Goal {
+// cordonGoal returns the goal Cordon or Drain for the entries in wanting, which want the node cordoned. There is at least one.
+func (s Settings) cordonGoal(sit Situation, wanting []state.Entry) Goal {
 	slices.SortFunc(wanting, s.Urgency)
 	notReleased := slices.IndexFunc(wanting, func(e state.Entry) bool { return !e.Released() })
 	first := wanting[max(notReleased, 0)] // The most urgent entry of all, if all are released.
@@ -374,8 +374,8 @@ func nearest(now time.Time, deadlines []time.Time) time.Time {
 	return cmp.Or(ahead, first)
 }
 
-// opening returns the goal Uncordon for the entries in undoing, or Wait during the pause after an attempt to uncordon that failed.
-func (s Settings) opening(sit Situation, undoing []state.Entry) Goal {
+// uncordonGoal returns the goal Uncordon for the entries in undoing, or Wait during the pause after an attempt to uncordon that failed.
+func (s Settings) uncordonGoal(sit Situation, undoing []state.Entry) Goal {
 	slices.SortFunc(undoing, s.Urgency)
 	first := undoing[0]
 	goal := Goal{Action: Uncordon, Event: first.Event, Reason: s.undoReason(first, s.ending(sit, first))}

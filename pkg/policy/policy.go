@@ -258,7 +258,7 @@ func (s Settings) start(sit Situation, e state.Entry) time.Time {
 		return time.Time{}
 	}
 	ahead := rule.Lead + rule.Spread
-	earliest := ev.Deadline.Add(-max(rule.Window, ahead)) // Otherwise the node would be closed for days.
+	earliest := ev.Deadline.Add(-max(rule.Window, ahead)) // Otherwise the node would be cordoned for days.
 	if when == Window {
 		ahead = max(rule.Window, ahead)
 	}

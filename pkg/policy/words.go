@@ -34,7 +34,7 @@ func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 // Describe says in words what an entry's event announces, what will be done about it, and when.
 func (s Settings) Describe(e state.Entry) string {
 	text := e.Event.Summary()
-	p, start := s.plan(e), s.start(Situation{Now: e.Changed, BootID: e.BootID}, e)
+	p, start := s.plan(e), s.start(Situation{Now: e.Changed, BootID: e.BootID}, e) // Changed stands for now, so that the text is the entry's alone.
 	if !e.RebootAt.IsZero() {
 		text += ", and nth has requested a reboot for it"
 	}
@@ -47,8 +47,8 @@ func (s Settings) Describe(e state.Entry) string {
 	case e.LeftAlone:
 		return text + "; the node is left alone because of its annotation"
 	case e.Phase == state.Undoing:
-		return text + "; the node is being opened again"
-	case done || releasedForGood:
+		return text + "; the node is being uncordoned"
+	case done || releasedForGood || e.Phase == state.Closed:
 		return text + "; nothing more will be done"
 	case !e.Missing.IsZero() && !e.UnderWay():
 		return text + "; it is not announced at present, so that nothing more is done"

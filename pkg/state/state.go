@@ -4,7 +4,7 @@
 //
 // These words have one meaning in all packages:
 //
-//   - A node is closed while it is cordoned. An entry is closed when its event is over, and nothing of it is left on the node.
+//   - An entry is closed when its event is over, and nothing of it is left on the node.
 //   - An event is released when an operator has uncordoned the node in spite of it. nth does not cordon the node for it again.
 //   - A node is left alone if nth does less for an event than the rule asks, because the Node's annotation limits what nth may do.
 //   - The guard is the part of pkg/drain that keeps the node cordoned and evicts pods, as long as an event needs that.
@@ -57,7 +57,7 @@ type Entry struct {
 	Missing time.Time `json:"missing,omitzero"`
 	// OnNode: the cordon or the load balancer label that nth has set for this event may be on the Node. nth has to take it back.
 	OnNode bool `json:"cordon,omitempty"`
-	// ReleasedAt is when it became known that an operator has uncordoned the node while this event wanted it closed; zero if nobody
+	// ReleasedAt is when it became known that an operator has uncordoned the node while this event wanted it cordoned; zero if nobody
 	// has. The node is not cordoned again for this event. Only pkg/policy sets it.
 	ReleasedAt time.Time `json:"released_at,omitzero"`
 	// LeftAlone: when nth last read the Node, its annotation did not allow the drain or cordon that the rule asks for. The phase stays what
@@ -85,7 +85,7 @@ func (e Entry) Acted() bool {
 	return e.Phase != "" && e.Phase != Seen && e.Phase != Closed // "": there is no entry.
 }
 
-// Released reports whether an operator has uncordoned the node while the event wanted it closed.
+// Released reports whether an operator has uncordoned the node while the event wanted it cordoned.
 func (e Entry) Released() bool { return !e.ReleasedAt.IsZero() }
 
 // UnderWay reports whether the node is being cordoned or drained for the event, and the outcome is not known yet.

@@ -33,7 +33,7 @@ const (
 	// LeftAlone: the Node's annotation no longer allows the step. When the annotation allows it again, the step begins again.
 	LeftAlone TransitionKind = "left-alone"
 	// PutOff: nth had acted on the node for the event, and acts again later. The event's time was moved, or the rules ask for less now.
-	// Another event keeps the node closed.
+	// Another event keeps the node cordoned.
 	PutOff TransitionKind = "put-off"
 	// ClosedWith: the event is over, and nothing is left to undo; the entry has its Ending.
 	ClosedWith TransitionKind = "closed"
