@@ -20,9 +20,8 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// AWSConfig is awsConfig, LeaseOf is leaseOf, and HookSettings is hookSettings.
+// LeaseOf is leaseOf, and HookSettings is hookSettings.
 var (
-	AWSConfig    = awsConfig
 	LeaseOf      = leaseOf
 	HookSettings = hookSettings
 )

@@ -1,41 +1,12 @@
 package main_test
 
 import (
-	"net/http"
-	"net/http/httptest"
 	"slices"
-	"strings"
 	"testing"
-
-	"github.com/aws/aws-sdk-go-v2/service/sqs"
 
 	queue "github.com/nth-project/nth/cmd/nth-queue"
 	"github.com/nth-project/nth/pkg/config"
 )
-
-// What the SDK finds has no HTTP client of its own.
-func TestAWSIsAskedWithWhatTheSDKFinds(t *testing.T) {
-	asked := make(chan string, 1)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked <- r.Header.Get("X-Amz-Target")
-		http.Error(w, "{}", http.StatusForbidden)
-	}))
-	defer server.Close()
-	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE0000001")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
-	cfg := config.DefaultQueue()
-	t.Setenv("AWS_REGION", "eu-central-1")
-	t.Setenv("AWS_ENDPOINT_URL", server.URL)
-	found, err := queue.AWSConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := server.URL + "/123456789012/interruptions"
-	_, _ = sqs.NewFromConfig(found).ReceiveMessage(t.Context(), &sqs.ReceiveMessageInput{QueueUrl: &address}) // It is refused.
-	if got := <-asked; !strings.Contains(got, "ReceiveMessage") {
-		t.Errorf("asked was for %q", got)
-	}
-}
 
 // A process that is given the public URL, and one with that of a VPC endpoint, must not both lead.
 func TestLease_IsOneForAllFormsOfAQueuesURL(t *testing.T) {
