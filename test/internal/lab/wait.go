@@ -79,21 +79,6 @@ func (n *Node) WaitEmpty(t TB) {
 	})
 }
 
-// WaitGone waits until none of the named pods is on the node.
-func (n *Node) WaitGone(t TB, names ...string) {
-	t.Helper()
-	n.WaitForPods(t, strings.Join(names, ", ")+" gone", func(pods []*corev1.Pod) bool {
-		for _, pod := range pods {
-			for _, name := range names {
-				if pod.Name == name {
-					return false
-				}
-			}
-		}
-		return true
-	})
-}
-
 // Evictable reports whether a drain has to remove the pod.
 func Evictable(pod *corev1.Pod) bool {
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
