@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -217,6 +218,59 @@ func TestPoll_PursuesWhatEC2HasScheduled(t *testing.T) {
 		eventually(t, "the node takes pods again", func() bool { return !c.node("a").Spec.Unschedulable })
 		if notes := c.node("a").Annotations; len(notes) > 0 {
 			t.Errorf("of an event that is over, the Node still has %v", notes)
+		}
+	})
+}
+
+// Canceled maintenance drains nothing on the old date, also while EC2's list may be incomplete.
+func TestPoll_BeginsNothingThatEC2ListsNoMore(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		says := &knowledge{planned: planned("instance-stop", 70*time.Minute, "")} // to begin in ten minutes
+		c.run(func(o *fleet.Options) { o.EC2 = says })
+		time.Sleep(5 * time.Minute)
+		says.say(func(k *knowledge) { k.planned = nil })
+		time.Sleep(time.Hour)
+		c.wantUntouched("a")
+	})
+}
+
+// A reboot is over with a new boot, or when EC2 says so for long enough; not because a kubelet was restarted.
+func TestPoll_KnowsARebootByItsBootID(t *testing.T) {
+	type row struct {
+		boot        string
+		description string
+		opened      bool
+	}
+	each(t, map[string]row{
+		"the kubelet was restarted":     {"boot-1", "", false},
+		"the machine was rebooted":      {"boot-2", "", true},
+		"EC2 says so, long enough":      {"boot-1", "[Completed]", true},
+		"the machine, and EC2 says so":  {"boot-2", "[Completed]", true},
+		"EC2 has canceled it meanwhile": {"boot-1", "[Canceled]", true},
+	}, func(t *testing.T, c *cluster, row row) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		says := &knowledge{states: map[string]string{instance: "running"}, planned: planned("system-reboot", 30*time.Minute, "")}
+		c.run(func(o *fleet.Options) { o.EC2 = says })
+		eventually(t, "it is drained", func() bool { return c.node("a").Spec.Unschedulable })
+		time.Sleep(40 * time.Minute)
+		c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
+		time.Sleep(time.Minute)
+		c.change("a", func(n *corev1.Node) {
+			n.Status.NodeInfo.BootID = row.boot
+			n.Status.Conditions[0].Status, n.Status.Conditions[0].LastTransitionTime.Time = corev1.ConditionTrue, time.Now()
+		})
+		says.say(func(k *knowledge) {
+			said := k.planned[instance]
+			said.Planned = slices.Clone(said.Planned) // What was answered before stays as it was.
+			k.planned[instance] = said
+			k.planned[instance].Planned[0].Description = row.description
+			k.planned[instance].Planned[0].State = event.StateIn(row.description)
+		})
+		time.Sleep(20 * time.Minute)
+		if n := c.node("a"); n.Spec.Unschedulable == row.opened {
+			t.Errorf("the node is unschedulable: %t", n.Spec.Unschedulable)
 		}
 	})
 }
