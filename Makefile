@@ -121,9 +121,15 @@ $(LINT):
 	@cd $(LINT_MODULE) && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $@.new github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	@mv $@.new $@
 
+# The build of nth that it is compared with is kept under the name of its commit.
+BASED := $(if $(BASE),$(CURDIR)/.cache/bin/nth-$(shell git rev-parse --verify --short=12 '$(BASE)^{commit}'))
+
 .PHONY: bench
-bench: ## measure nth, and print it with the targets (ONLY=polling measures that)
-	@cd test && go run ./cmd/bench $(if $(ONLY),-only '$(ONLY)')
+bench: ## measure nth, and print it with the targets (ONLY=polling measures that; BASE=v1.2.3 compares it with that revision)
+	@[ -z "$(BASED)" ] || [ -x "$(BASED)" ] || { source=$$(mktemp -d) && trap 'rm -rf "$$source"' EXIT && \
+		git archive '$(BASE)' | tar -x -C "$$source" && mkdir -p .cache/bin && cd "$$source" && \
+		CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o '$(BASED)' ./cmd/nth; }
+	@cd test && go run ./cmd/bench $(if $(ONLY),-only '$(ONLY)') $(if $(BASE),-base $(BASED))
 
 .PHONY: compare
 compare: lab ## measure nth and aws-node-termination-handler, in turns, and print the table of README.md

@@ -30,6 +30,7 @@ func TestRequests_AreLostWithoutNthOnly(t *testing.T) {
 		t.Run(c.way.Name, func(t *testing.T) {
 			r := traffic.Run(t, lab.Shared(t), c.way, o)
 			results = append(results, r)
+			t.Logf("%s", r)
 			for _, service := range c.lose {
 				if r.Count(service).Lost == 0 {
 					t.Errorf("%s has lost no request", service)

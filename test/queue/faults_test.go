@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/test/internal/daemon"
 	"github.com/nth-project/nth/test/internal/faultproxy"
 	"github.com/nth-project/nth/test/internal/region"
 )
@@ -25,7 +25,7 @@ func TestOutage_InMidDrainsIsWaitedFor(t *testing.T) {
 			consumer := s.start(t, "")
 			seen := nodes.Watch(t)
 			s.Send(t, nodes.Messages()...)
-			consumer.WaitLog(t, systemd.PodEvicted)
+			awaitEviction(t, s, []*daemon.Daemon{consumer})
 
 			way.Fault(fault)
 			second, id := s.add(t) // Its message has to wait, and does not get lost.

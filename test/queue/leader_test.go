@@ -26,7 +26,7 @@ func TestLeader_IsFollowedByTheStandby(t *testing.T) {
 			leader, standby := s.pair(t, "")
 			seen := nodes.Watch(t)
 			s.Send(t, nodes.Messages()...)
-			leader.WaitLog(t, systemd.PodEvicted)
+			awaitEviction(t, s, []*daemon.Daemon{leader})
 
 			thaw := end(leader)
 

@@ -1,7 +1,9 @@
 package queue_test
 
 import (
+	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,11 +12,13 @@ import (
 
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/daemon"
+	"github.com/nth-project/nth/test/internal/lab"
 	"github.com/nth-project/nth/test/internal/region"
 	"github.com/nth-project/nth/test/internal/storm"
+	"github.com/nth-project/nth/test/internal/trace"
 )
 
-// How long a storm takes is not judged: it is the machine's as much as nth-queue's. "make bench-queue" measures it.
+// How long a storm takes is logged, not judged: it is the machine's as much as nth-queue's. "make bench-queue" measures it.
 func TestStorm_OfThirtyNodesIsDrained(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -22,10 +26,12 @@ func TestStorm_OfThirtyNodesIsDrained(t *testing.T) {
 	consumer := s.start(t, "")
 	seen := nodes.Watch(t)
 
+	sent := time.Now()
 	s.Send(t, nodes.Messages()...)
 
-	seen.Wait(t)
+	last := seen.Wait(t)
 	s.mustBeDrainedOnce(t, nodes, 30, 300, consumer)
+	t.Logf("the last cordon after %s, the last pod gone after %s", last.Cordoned.Sub(sent), last.Gone.Sub(sent))
 }
 
 func TestMessages_ManyInAnyOrderDrainEachNodeOnce(t *testing.T) {
@@ -47,6 +53,25 @@ func TestMessages_ManyInAnyOrderDrainEachNodeOnce(t *testing.T) {
 
 	seen.Wait(t)
 	s.mustBeDrainedOnce(t, nodes, len(messages), 20, leader, standby)
+}
+
+func TestTrace_EachPreemptedNodeIsDrainedInTime(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	traces, err := trace.Read("../internal/trace/testdata/small")
+	if err != nil {
+		t.Fatal(err)
+	}
+	preemptions := trace.Preemptions(trace.Busiest(traces))
+	nodes := s.storm(t, len(preemptions), 2, 2*time.Second)
+	consumer := s.start(t, "")
+
+	emptied := nodes.Replay(t, s.Region, preemptions, io.Discard).Emptied
+
+	if len(emptied) != len(preemptions) || slices.Max(emptied) > trace.Notice {
+		t.Errorf("%d nodes were preempted, and empty after %v", len(preemptions), emptied)
+	}
+	s.mustBeDrainedOnce(t, nodes, len(preemptions), 2*len(preemptions), consumer)
 }
 
 // storm makes a storm whose messages may not be deleted before their nodes are drained.
@@ -110,4 +135,19 @@ func mustBeEvictedOnce(t *testing.T, pods int, consumers ...*daemon.Daemon) {
 	if pods != ofTheKilled && len(times)+len(unanswered) != pods {
 		t.Errorf("%d pods were evicted, and %d asked for without an answer, want %d in all", len(times), len(unanswered), pods)
 	}
+}
+
+// awaitEviction waits until one of the consumers is in the middle of a drain, and returns that one.
+func awaitEviction(t *testing.T, s *scene, consumers []*daemon.Daemon) (holder *daemon.Daemon) {
+	t.Helper()
+	lab.Await(t, "a drain has begun", func() bool {
+		for _, c := range consumers {
+			if len(c.Logged(systemd.PodEvicted)) > 0 {
+				holder = c
+				return true
+			}
+		}
+		return false
+	})
+	return holder
 }

@@ -23,6 +23,7 @@ func main() {
 	klog.SetLogger(logr.Discard()) // client-go's words about its watches belong nowhere in the table
 	compare := flag.Bool("compare", false, "measure nth and aws-node-termination-handler instead")
 	only := flag.String("only", "", "measure only what has this in its name, such as polling")
+	base := flag.String("base", "", "the path of another build of nth, which cordons and drains in turns with this one")
 	queue := flag.Bool("queue", false, "measure nth-queue in storms of interruptions instead")
 	nodes := flag.Int("nodes", 0, "with -queue: only the cluster of so many nodes")
 	traces := flag.String("replay", "", "replay the traces of this directory to nth-queue instead")
@@ -37,7 +38,7 @@ func main() {
 	case *traces != "":
 		err = bench.Replay(ctx, os.Stdout, *traces, *histories)
 	default:
-		err = bench.Run(ctx, os.Stdout, *only)
+		err = bench.Run(ctx, os.Stdout, *only, *base)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)

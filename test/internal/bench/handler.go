@@ -82,7 +82,7 @@ func (b *bench) compare(t lab.TB, nth, handler *figure) {
 	}
 	nth.size, handler.size = megabytes(t, ours), megabytes(t, theirs)
 
-	w, h := b.watcher(t), b.handle(t)
+	w, h := b.watcher(t, ""), b.handle(t)
 	cordoned, stop := cordons(t, h.node)
 	for i := range events {
 		nth.cordon = append(nth.cordon, w.react(t, i))
@@ -95,7 +95,7 @@ func (b *bench) compare(t lab.TB, nth, handler *figure) {
 		f.drain, f.idle, f.peak = append(f.drain, took), used.now, max(f.peak, used.peak)
 	}
 	for range comparedDrains {
-		took, used := b.drainByNTH(t, podsPerNode, settles)
+		took, used := b.drainByNTH(t, podsPerNode, settles, "")
 		add(nth, took, used)
 		took, used = b.drainByHandler(t, podsPerNode)
 		add(handler, took, used)

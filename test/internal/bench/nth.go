@@ -47,10 +47,11 @@ var (
 	crowded = load{pods: 1000, rounds: 3, factor: 1.25, memory: 64}
 )
 
-// Run measures nth, says how far it is, and prints the table to out. Only the parts are measured in whose name only is.
-func Run(ctx context.Context, out io.Writer, only string) error {
+// Run measures nth, says how far it is, and prints the table to out. Only the parts are measured in whose name only is. base is another
+// build of nth, which cordons and drains in turns with this checkout's; empty if there is none.
+func Run(ctx context.Context, out io.Writer, only, base string) error {
 	return run(ctx, out, only, func(t lab.TB) []part {
-		b := &bench{cp: lab.ForTest(t)}
+		b := &bench{cp: lab.ForTest(t), base: base}
 		return []part{
 			{"size of the program", size},
 			{fmt.Sprintf("%d starts", starts), b.starting},
@@ -62,8 +63,11 @@ func Run(ctx context.Context, out io.Writer, only string) error {
 	})
 }
 
-// A bench is the control plane that nth is measured with.
-type bench struct{ cp *lab.ControlPlane }
+// A bench is the control plane that nth is measured with, and the path of another build that it is compared with, if any.
+type bench struct {
+	cp   *lab.ControlPlane
+	base string
+}
 
 // A host is a node with a metadata service, and a machine on which nth can be started.
 type host struct {
@@ -72,11 +76,12 @@ type host struct {
 	machine *daemon.Machine
 }
 
-func (b *bench) host(t lab.TB, settings string) host {
+// host makes one for this checkout's nth, or for another build of it.
+func (b *bench) host(t lab.TB, settings, binary string) host {
 	t.Helper()
 	h := host{node: b.cp.AddNode(t), imds: imdstest.NewServer()}
 	t.Cleanup(h.imds.Close)
-	h.machine = daemon.NewMachine(t, daemon.Options{Kubeconfig: h.node.Kubeconfig, IMDS: h.imds.URL, Settings: settings})
+	h.machine = daemon.NewMachine(t, daemon.Options{Kubeconfig: h.node.Kubeconfig, IMDS: h.imds.URL, Settings: settings, Binary: binary})
 	return h
 }
 
@@ -109,7 +114,7 @@ func megabytes(t lab.TB, file string) float64 {
 // starting measures the time from the start of the process to READY=1, which includes what the lab does to give it a
 // boot ID of its own: some milliseconds.
 func (b *bench) starting(t lab.TB) []row {
-	h := b.host(t, "")
+	h := b.host(t, "", "")
 	var took sample
 	for range starts {
 		began := time.Now()
@@ -124,16 +129,27 @@ func (b *bench) starting(t lab.TB) []row {
 // reacting measures the time from the moment at which a spot notice can be read to the node's being unschedulable, at
 // random moments between two polls.
 func (b *bench) reacting(t lab.TB) []row {
-	w := b.watcher(t)
-	var took sample
+	w := b.watcher(t, "")
+	watchers, took := []*watcher{w}, make([]sample, 2)
+	if b.base != "" {
+		watchers = append(watchers, b.watcher(t, b.base))
+	}
 	for i := range events {
-		took = append(took, w.react(t, i))
+		for j, w := range watchers {
+			took[j] = append(took[j], w.react(t, i))
+		}
 	}
-	w.end(t)
-	return []row{
-		{"notice in IMDS → node unschedulable, median", took.median(), 0.35, "s", 3},
-		{fmt.Sprintf("    longest of %d", events), took.worst(), 0.7, "s", 3},
+	for _, w := range watchers {
+		w.end(t)
 	}
+	rows := []row{
+		{"notice in IMDS → node unschedulable, median", took[0].median(), 0.35, "s", 3},
+		{fmt.Sprintf("    longest of %d", events), took[0].worst(), 0.7, "s", 3},
+	}
+	if b.base != "" {
+		rows = append(rows, row{"    the median by BASE", took[1].median(), 0, "s", 3})
+	}
+	return rows
 }
 
 // A watcher is an nth that waits for notices, on a node that is watched.
@@ -145,9 +161,9 @@ type watcher struct {
 }
 
 // watcher starts one that uncordons as soon as a notice is withdrawn, so that one node can be doomed many times.
-func (b *bench) watcher(t lab.TB) *watcher {
+func (b *bench) watcher(t lab.TB, binary string) *watcher {
 	t.Helper()
-	w := &watcher{host: b.host(t, "[imds]\nwithdrawn_after = \"0s\"\n")}
+	w := &watcher{host: b.host(t, "[imds]\nwithdrawn_after = \"0s\"\n", binary)}
 	w.cordoned, w.stop = cordons(t, w.node)
 	w.nth = w.start(t)
 	return w
@@ -198,7 +214,7 @@ func receive(t lab.TB, from <-chan time.Time) time.Time {
 
 // idling measures what nth costs while nothing happens, on a node with as many pods as it takes.
 func (b *bench) idling(t lab.TB) []row {
-	h := b.host(t, "")
+	h := b.host(t, "", "")
 	h.node.AddPods(t, "pod", podsPerNode)
 	nth := h.start(t)
 	used, requests, began := processor(t, nth.PID()), h.imds.Requests().Total, time.Now()
@@ -228,11 +244,15 @@ func (b *bench) drains(l load) part {
 // draining measures the time from the cordon to the end of the last pod, for nth and for the bare client in turns, so that both meet
 // the machine in the same mood. The pods go as soon as they are evicted.
 func (b *bench) draining(t lab.TB, l load) []row {
-	var took, floor sample
+	var took, before, floor sample
 	var peak float64
 	for range l.rounds {
-		once, used := b.drainByNTH(t, l.pods, 0)
+		once, used := b.drainByNTH(t, l.pods, 0, "")
 		took, peak = append(took, once), max(peak, used.peak)
+		if b.base != "" {
+			once, _ := b.drainByNTH(t, l.pods, 0, b.base)
+			before = append(before, once)
+		}
 		node := b.cp.AddNode(t)
 		node.AddPods(t, "pod", l.pods)
 		span := watchSpan(t, node, l.pods)
@@ -245,17 +265,22 @@ func (b *bench) draining(t lab.TB, l load) []row {
 	if l.factor > 0 {
 		most = l.factor * floor.median()
 	}
-	return []row{
+	rows := []row{
 		{fmt.Sprintf("%d pods gone after the cordon, median of %d", l.pods, l.rounds), took.median(), most, "s", 3},
 		{"    the same by a bare client without limits", floor.median(), 0, "s", 3},
 		{fmt.Sprintf("resident memory, peak of a drain of %d", l.pods), peak, l.memory, "MB", 1},
 	}
+	if b.base != "" {
+		rows = append(rows, row{fmt.Sprintf("%d pods gone after the cordon, by BASE", l.pods), before.median(), 0, "s", 3})
+	}
+	return rows
 }
 
-// drainByNTH returns how long a drain took by nth, and what it occupied before, when it had been left alone for so long, and at most.
-func (b *bench) drainByNTH(t lab.TB, pods int, settles time.Duration) (time.Duration, resident) {
+// drainByNTH returns how long a drain took by a build of nth, "" for this checkout's, and what it occupied before, when it had been left
+// alone for so long, and at most.
+func (b *bench) drainByNTH(t lab.TB, pods int, settles time.Duration, binary string) (time.Duration, resident) {
 	t.Helper()
-	h := b.host(t, "")
+	h := b.host(t, "", binary)
 	h.node.AddPods(t, "pod", pods)
 	nth := h.start(t)
 	time.Sleep(settles)

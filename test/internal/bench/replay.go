@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nth-project/nth/test/internal/daemon"
@@ -47,9 +49,14 @@ func replay(t lab.TB, out io.Writer, preemptions []time.Duration) []row {
 	cp, r := lab.ForTest(t), region.New(t)
 	fmt.Fprintf(out, "\n  making %d nodes of %d pods\n", len(preemptions), podsPerStormed)
 	nodes := storm.New(t, cp, r, len(preemptions), podsPerStormed, grace)
-	consumer := daemon.StartQueue(t, daemon.QueueOptions{Kubeconfig: cp.Kubeconfig, URL: r.QueueURL, Endpoint: r.URL})
+	metrics := filepath.Join(os.TempDir(), "nth-queue.prom")
+	consumer := daemon.StartQueue(t, daemon.QueueOptions{
+		Kubeconfig: cp.Kubeconfig, URL: r.QueueURL, Endpoint: r.URL, Settings: fmt.Sprintf("[metrics]\ntextfile = %q\n", metrics),
+	})
 	consumer.WaitStatus(t, "reading the queue")
 	all := nodes.Replay(t, r, preemptions, out)
+	time.Sleep(2 * time.Second) // The metrics are written every second.
+	asked := requests(t, metrics)
 	consumer.Stop(t)
 	inTime := slices.DeleteFunc(slices.Clone(all.Emptied), func(d time.Duration) bool { return d > trace.Notice })
 	n := float64(len(preemptions))
@@ -60,5 +67,22 @@ func replay(t lab.TB, out io.Writer, preemptions []time.Duration) []row {
 		{"    not drained in time", n - float64(len(inTime)), 0, "", 0},
 		{"    last pod gone after the notice, median", sample(all.Emptied).median(), 0, "s", 1},
 		{"    last pod gone after the notice, most", sample(all.Emptied).worst(), trace.Notice.Seconds(), "s", 1},
+		{"    requests for each node", asked / n, 0, "", 1},
 	}
+}
+
+// requests is how many nth-queue says that it has sent to the API server.
+func requests(t lab.TB, metrics string) (all float64) {
+	text, err := os.ReadFile(metrics)
+	for line := range strings.Lines(string(text)) {
+		if name, value, _ := strings.Cut(strings.TrimSpace(line), "} "); err == nil && strings.HasPrefix(name, "nth_api_requests_total{") {
+			var n float64
+			n, err = strconv.ParseFloat(value, 64)
+			all += n
+		}
+	}
+	if err != nil {
+		t.Fatalf("reading the metrics: %v", err)
+	}
+	return all
 }

@@ -28,6 +28,8 @@ type Options struct {
 	Settings string
 	// Env is added to the environment.
 	Env []string
+	// Binary is the program; empty is nth as it is in this checkout.
+	Binary string
 	// Prepare is a shell command that runs before each start in the daemon's own mount namespace; $state is the path of the
 	// state directory.
 	Prepare string
@@ -47,9 +49,11 @@ type Machine struct {
 func NewMachine(t lab.TB, opts Options) *Machine {
 	t.Helper()
 	m := newDirectory(t)
-	var err error
-	if m.binary, err = Binary(); err != nil {
-		t.Fatalf("%v", err)
+	if m.binary = opts.Binary; m.binary == "" {
+		var err error
+		if m.binary, err = Binary(); err != nil {
+			t.Fatalf("%v", err)
+		}
 	}
 	m.Configure(t, opts)
 	m.Reboot(t)

@@ -8,6 +8,7 @@
 package trace
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +17,12 @@ import (
 	"slices"
 	"strings"
 	"time"
+)
+
+// What a directory of traces may have. A public one of a week has 200 KB.
+const (
+	mostFiles = 100
+	mostBytes = 8 << 20
 )
 
 // Trace is how many instances ran in one zone.
@@ -31,8 +38,8 @@ func Read(dir string) ([]Trace, error) {
 	if err != nil {
 		return nil, fmt.Errorf("looking for traces: %w", err)
 	}
-	if len(files) == 0 {
-		return nil, fmt.Errorf("%s has no files *.json", dir)
+	if len(files) == 0 || len(files) > mostFiles {
+		return nil, fmt.Errorf("%s: it has %d files *.json, and should have 1 to %d", dir, len(files), mostFiles)
 	}
 	var all []Trace
 	for _, file := range files {
@@ -46,6 +53,9 @@ func Read(dir string) ([]Trace, error) {
 }
 
 func readFile(path string) (Trace, error) {
+	if info, err := os.Stat(path); err == nil && info.Size() > mostBytes {
+		return Trace{}, fmt.Errorf("%s: it is too large: a trace has %d bytes at most", path, mostBytes)
+	}
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return Trace{}, fmt.Errorf("reading a trace: %w", err)
@@ -57,13 +67,22 @@ func readFile(path string) (Trace, error) {
 		Data []uint16 `json:"data"`
 	}
 	err = json.Unmarshal(text, &file)
-	if err == nil && (file.Metadata.Gap == 0 || len(file.Data) == 0) {
-		err = errors.New("gap_seconds or data is missing")
-	}
-	if err != nil {
-		return Trace{}, fmt.Errorf(`%s is not as in {"metadata": {"gap_seconds": 300}, "data": [4, 3]}: %w`, path, err)
+	if err != nil || file.Metadata.Gap == 0 || len(file.Data) == 0 {
+		return Trace{}, fmt.Errorf("%s:%w", path, explained(err, text))
 	}
 	return Trace{strings.TrimSuffix(filepath.Base(path), ".json"), time.Duration(file.Metadata.Gap) * time.Second, file.Data}, nil
+}
+
+// explained says in which line of a text the mistake is, and what would be right.
+func explained(err error, text []byte) error {
+	line := func(offset int64) int { return 1 + bytes.Count(text[:offset], []byte("\n")) }
+	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return fmt.Errorf("%d: %w; a trace is an object of JSON", line(e.Offset), err)
+	}
+	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return fmt.Errorf("%d: a %s: gap_seconds is a whole number from 1 to 65535, and data a list of whole numbers from 0 to 65535", line(e.Offset), e.Value)
+	}
+	return fmt.Errorf(`1: metadata.gap_seconds or data is missing, as in {"metadata": {"gap_seconds": 300}, "data": [4, 3]}`)
 }
 
 // Busiest cuts traces to the day, counted from their beginning, in which most instances were preempted. What is in one directory began

@@ -11,16 +11,22 @@ import (
 	"github.com/nth-project/nth/test/internal/trace"
 )
 
-func TestRead_RefusesWhatIsNoTrace(t *testing.T) {
-	for _, text := range []string{
-		"", `{"metadata": {"gap_seconds": 300}, "data": [4, -1]}`, `{"metadata": {"gap_seconds": "300"}, "data": [4]}`, `{"data": [4, 3]}`,
+func TestRead_SaysWhereAMistakeIs(t *testing.T) {
+	for _, test := range []struct{ text, want string }{
+		{"", "a.json:1: unexpected end of JSON input; a trace is an object of JSON"},
+		{"{\"metadata\": {\"gap_seconds\": 300},\n\"data\": [4,\n-1]}", "a.json:3: a number -1: gap_seconds is a whole number from 1 to 65535"},
+		{"{\"metadata\": {\"gap_seconds\": 300},\n\"data\": [4, 3.5]}", "a.json:2: a number 3.5: gap"},
+		{"{\"metadata\":\n{\"gap_seconds\": \"300\"}, \"data\": [4]}", "a.json:2: a string: gap"},
+		{"{\"data\": [4, 3]}", "a.json:1: metadata.gap_seconds or data is missing"},
+		{"{\"metadata\": {\"gap_seconds\": 300},\n\"data\": [4, 3]", "a.json:2: unexpected end of JSON input"},
+		{strings.Repeat(" ", 8<<20+1), "a.json: it is too large: a trace has 8388608 bytes at most"},
 	} {
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, "a.json"), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "a.json"), []byte(test.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := trace.Read(dir); err == nil || !strings.Contains(err.Error(), "a.json") {
-			t.Errorf("reading %q: %v", text, err)
+		if _, err := trace.Read(dir); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("reading %.60q: %v, want %q", test.text, err, test.want)
 		}
 	}
 	if _, err := trace.Read(t.TempDir()); err == nil {

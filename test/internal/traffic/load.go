@@ -72,11 +72,17 @@ func (l *load) one(ctx context.Context) {
 	}
 }
 
-// soFar is the count up to now.
+// so far is the count up to now.
 func (l *load) soFar() Count {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.count
+}
+
+// total is the count when all requests have become something.
+func (l *load) total() Count {
+	l.under.Wait()
+	return l.soFar()
 }
 
 // ask sends a request that takes 20 ms to be answered.

@@ -2,6 +2,7 @@ package traffic
 
 import (
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -80,6 +81,14 @@ func (v *view) usable() []endpoint {
 		}
 	}
 	return nil
+}
+
+// pick chooses one by chance, as kube-proxy does.
+func pick(among []endpoint) (endpoint, bool) {
+	if len(among) == 0 {
+		return endpoint{}, false
+	}
+	return among[rand.IntN(len(among))], true
 }
 
 // expose makes a Service of the workload's name.

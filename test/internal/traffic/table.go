@@ -38,3 +38,14 @@ func cell(c Count) string {
 	}
 	return fmt.Sprintf("%d, over %.0f s", c.Lost, c.Last.Sub(c.First).Seconds())
 }
+
+// String is what became of a way, for a log: the requests, with the first and the last lost one in seconds after the notice.
+func (r Result) String() string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s; the end came after %.1f s\n", r.Way.Name, r.End.Sub(r.Notice).Seconds())
+	for _, c := range r.Counts {
+		fmt.Fprintf(&text, "%s: %d sent, %d lost, from %.1f s to %.1f s: %v\n", c.Service, c.Sent, c.Lost,
+			c.First.Sub(r.Notice).Seconds(), c.Last.Sub(r.Notice).Seconds(), c.Why)
+	}
+	return text.String()
+}

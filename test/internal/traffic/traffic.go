@@ -13,7 +13,6 @@ package traffic
 
 import (
 	"context"
-	"math/rand/v2"
 	"net/http"
 	"slices"
 	"sync"
@@ -63,6 +62,8 @@ func Services() []string { return []string{Whole, Guarded} }
 type Result struct {
 	Way    Way
 	Counts []Count // in the order of Services
+	// End is when the machine's power was cut or its button pressed, and Notice when that was announced.
+	Notice, End time.Time
 }
 
 // Count is that of a Service.
@@ -109,12 +110,11 @@ func Run(t lab.TB, cp *lab.ControlPlane, way Way, o Options) Result {
 		return true
 	})
 	r := Result{Way: way}
-	s.interrupt(ctx, t, way, o, &running)
+	r.Notice, r.End = s.interrupt(ctx, t, way, o, &running)
 	s.pass(t, o.After)
 	dam()
 	for _, service := range Services() {
-		s.loads[service].under.Wait()
-		count := s.loads[service].soFar()
+		count := s.loads[service].total()
 		count.Service = service
 		r.Counts = append(r.Counts, count)
 	}
@@ -164,14 +164,14 @@ var spread = lab.Edit(func(template *corev1.PodTemplateSpec) {
 	}}
 })
 
-// sender sends requests to a Service, each to an endpoint that is chosen by chance, as kube-proxy does.
+// sender sends requests to a Service.
 func (s *scene) sender(service string) func(context.Context) error {
 	return func(ctx context.Context) error {
-		among := s.views[service].usable()
-		if len(among) == 0 {
+		to, ok := pick(s.views[service].usable())
+		if !ok {
 			return errNobody
 		}
-		return ask(ctx, s.client, s.address(among[rand.IntN(len(among))]))
+		return ask(ctx, s.client, s.address(to))
 	}
 }
 
@@ -207,14 +207,16 @@ func (s *scene) watch(t lab.TB) {
 	})
 }
 
-// interrupt announces the end of the machine, lets the way deal with it, and takes it at the deadline.
-func (s *scene) interrupt(ctx context.Context, t lab.TB, way Way, o Options, running *sync.WaitGroup) {
+// interrupt announces the end of the machine, lets the way deal with it, and takes it at the deadline. It returns when
+// that was announced and when it was taken.
+func (s *scene) interrupt(ctx context.Context, t lab.TB, way Way, o Options, running *sync.WaitGroup) (notice, end time.Time) {
 	t.Helper()
 	last := unheeded
 	if way.Acts {
 		last = o.Notice
 	}
-	deadline := time.Now().Add(last)
+	notice = time.Now()
+	deadline := notice.Add(last)
 	s.doomed.IMDS.SetSpot("terminate", deadline)
 	ctx, gone := context.WithCancel(ctx)
 	defer gone()
@@ -232,11 +234,13 @@ func (s *scene) interrupt(ctx context.Context, t lab.TB, way Way, o Options, run
 		t.Fatalf("%s: %v", way.Name, err)
 	default:
 	}
+	end = time.Now()
 	gone()
 	way.lose(t, s.doomed)
 	if way.button {
 		lab.Await(t, "the machine is off", s.doomed.Off)
 	}
+	return notice, end
 }
 
 // pass lets so much time pass.
