@@ -82,7 +82,9 @@ func (t *term) begin(s *session) {
 		// not show it yet. Until it shows a cordon, the node looks as if operators had uncordoned it. Other writes have a second to show: later, an
 		// event may be reported twice.
 		for seconds := range 30 {
-			if synced := s.syncNode(); seconds > 0 && synced && !s.watchLags() || !loop.Await(t.ctx, nil, time.Second) {
+			lags := s.watchLags()
+			s.syncNode() // An API server that refuses taints holds nothing up.
+			if seconds > 0 && !lags || !loop.Await(t.ctx, nil, time.Second) {
 				break
 			}
 		}

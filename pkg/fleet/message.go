@@ -118,10 +118,17 @@ func (t *term) addHint(n sqs.Notice, d *delivery) {
 func (t *term) noteStart(n sqs.Notice) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if inst := t.instances[n.Instance]; inst != nil { // For an instance that the term does not have, nothing was done that would be over.
-		inst.started = t.withLocalTimes(n).Event.Noticed
-		t.queue.Add(n.Instance)
+	inst := t.instances[n.Instance]
+	if isMarked := slices.ContainsFunc(t.nodes.of(n.Instance), node.marked); inst == nil && isMarked { // The first poll has not found it yet.
+		inst = t.instance(n.Instance)
 	}
+	if inst == nil { // Nothing was done that would be over.
+		return
+	}
+	if at := t.withLocalTimes(n).Event.Noticed; at.After(inst.started) { // SQS does not keep the order.
+		inst.started = at
+	}
+	t.queue.Add(n.Instance)
 }
 
 // withLocalTimes returns a notice with its times converted from AWS's clock to this machine's. The deadline of a spot interruption is at most

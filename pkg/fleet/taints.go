@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -50,7 +51,7 @@ func (t Taints) isOwn(taint corev1.Taint) bool {
 // taints returns the taints that the Node is to have for the entries of its record. Only an entry for which the node is cordoned asks for taints.
 func (s *session) taints(entries []state.Entry) (wanted []corev1.Taint) {
 	s.term.mu.Lock()
-	stoppedBy := s.instance.stoppedBy
+	stoppedBy, started := s.instance.stoppedBy, s.instance.started
 	s.term.mu.Unlock()
 	for _, e := range entries {
 		wasCordoned := !e.CordonedAt.IsZero() && e.Acted()
@@ -59,7 +60,8 @@ func (s *session) taints(entries []state.Entry) (wanted []corev1.Taint) {
 			continue
 		}
 		wanted = append(wanted, s.term.opts.Taints.of(e.Event)...)
-		if s.term.opts.Taints.OutOfService && e.Event.ID == stoppedBy {
+		runsAgain := started.After(cmp.Or(e.Event.Noticed, e.CordonedAt))
+		if s.term.opts.Taints.OutOfService && e.Event.ID == stoppedBy && !runsAgain {
 			wanted = append(wanted, outOfService)
 		}
 	}

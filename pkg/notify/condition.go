@@ -151,7 +151,7 @@ type condition struct {
 	// Only update uses these, and it runs once at a time.
 	written corev1.NodeCondition // the condition that this program wrote last; zero if that is unknown
 	renewal time.Time            // when its heartbeat is due
-	// version is the Node's resource version after the last write. uncertain is set if it is unknown what became of that write.
+	// version is the Node's resource version after the last read or write. uncertain is set if it is unknown what became of the last write.
 	version   string
 	uncertain bool
 }
@@ -265,20 +265,23 @@ func changedLabels(node *corev1.Node, open []state.Entry) map[string]any {
 	return changes
 }
 
-// read returns the Node as the identity's watch shows it. It reads the Node if there is no watch, or if the watch may not show the last write yet.
+// read returns the Node as the identity's watch shows it. It reads the Node if there is no watch, or if the watch may not show the last write yet: the
+// first time always, as an earlier listener of the same Node may have written.
 // If the identity has a UID and the Node has another, the error is errNothing: another machine has that name now.
 func (n *KubernetesNode) read(ctx context.Context, id Identity) (node *corev1.Node, err error) {
 	c := &n.condition
-	if id.Watched != nil && !c.uncertain {
+	if id.Watched != nil && c.version != "" && !c.uncertain {
 		node = id.Watched()
 	}
-	if node != nil && c.version != "" {
+	if node != nil {
 		if age, err := resourceversion.CompareResourceVersion(node.ResourceVersion, c.version); err != nil || age < 0 {
 			node = nil
 		}
 	}
 	if node == nil {
-		node, err = id.Client.CoreV1().Nodes().Get(ctx, id.Node, metav1.GetOptions{})
+		if node, err = id.Client.CoreV1().Nodes().Get(ctx, id.Node, metav1.GetOptions{}); err == nil {
+			c.version = node.ResourceVersion
+		}
 	}
 	if err == nil && id.UID != "" && string(node.UID) != id.UID {
 		return nil, errNothing

@@ -49,7 +49,7 @@ func newCluster(t *testing.T, conditions ...corev1.NodeCondition) *cluster {
 	c := &cluster{t: t, conditions: conditions, labels: map[string]string{}, answer: func(string) int { return 0 }}
 	c.handle("GET /api/v1/nodes/"+nodeName, "get node", func(*http.Request, []byte) any {
 		return corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
-			ObjectMeta: metav1.ObjectMeta{Name: nodeName, Labels: c.labels}, Status: corev1.NodeStatus{Conditions: c.conditions}}
+			ObjectMeta: metav1.ObjectMeta{Name: nodeName, ResourceVersion: "8", Labels: c.labels}, Status: corev1.NodeStatus{Conditions: c.conditions}}
 	})
 	c.handle("PATCH /api/v1/nodes/"+nodeName+"/status", "patch condition", c.patchStatus)
 	c.handle("POST /api/v1/namespaces/{namespace}/events", "create event", func(_ *http.Request, body []byte) any {
@@ -128,6 +128,7 @@ func (c *cluster) patchStatus(r *http.Request, body []byte) any {
 			c.labels[key] = *value
 		}
 	}
+	patch.ResourceVersion = "9"
 	return patch
 }
 
@@ -198,15 +199,16 @@ func (c *cluster) written() []corev1.Event {
 
 // A stage is a Kubernetes that writes to a cluster, in a bubble where time is not real.
 type stage struct {
-	watched func() *corev1.Node // what a watch shows; nil without a watch
-	t       *testing.T
-	cluster *cluster
-	opts    notify.KubernetesOptions
-	node    *notify.KubernetesNode
-	stop    context.CancelFunc
-	ended   sync.WaitGroup
-	trouble []string
-	away    atomic.Bool // there is no identity
+	watched    func() *corev1.Node // what a watch shows; nil without a watch
+	t          *testing.T
+	cluster    *cluster
+	opts       notify.KubernetesOptions
+	node       *notify.KubernetesNode
+	kubernetes *notify.Kubernetes
+	stop       context.CancelFunc
+	ended      sync.WaitGroup
+	trouble    []string
+	away       atomic.Bool // there is no identity
 
 	mu      sync.Mutex
 	entries []state.Entry
@@ -250,9 +252,9 @@ func bare(t *testing.T) *cluster { return newCluster(t) }
 func (s *stage) start() {
 	var ctx context.Context
 	ctx, s.stop = context.WithCancel(s.t.Context())
-	k := notify.NewKubernetes(s.opts)
-	s.node = k.Node("", s.identity, s.record)
-	s.ended.Go(func() { k.Run(ctx) })
+	s.kubernetes = notify.NewKubernetes(s.opts)
+	s.node = s.kubernetes.Node("", s.identity, s.record)
+	s.ended.Go(func() { s.kubernetes.Run(ctx) })
 	s.pass(10 * time.Second)
 }
 
