@@ -385,7 +385,7 @@ func (g *guard) handleUncordon(v view) {
 func (g *guard) handleMissingNode(v view) {
 	known := g.view.missing
 	g.trouble = kube.Trouble{}
-	v.uid, v.node = g.view.uid, g.view.node // nodeGone needs the UID of the Node that was read before.
+	v.uid = g.view.uid // nodeGone needs the UID of the Node that was read before.
 	g.view = v
 	why := "the kubelet has not registered it yet"
 	if g.nodeGone() {

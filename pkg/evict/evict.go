@@ -150,7 +150,8 @@ type Pods struct {
 
 // Counts count pods.
 type Counts struct {
-	// Total counts the pods that had to go since Begin, without those that were spared, Left those of them that are still on the node, and Skipped the pods that stay.
+	// Total counts the pods that had to go since Begin, without those that were spared. Left counts those of them that are still on the node, and
+	// Skipped the pods that stay.
 	Total, Left, Skipped int
 	// Evicted counts the pods whose eviction was accepted, and Deleted those that had to be deleted.
 	Evicted, Deleted int

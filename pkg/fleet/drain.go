@@ -100,10 +100,10 @@ func (t *term) begin(s *session) {
 // watchLags reports whether the watch does not show yet that nth-queue has cordoned or uncordoned the Node, as the record says. A Node that
 // operators have uncordoned still has the annotation of the cordon.
 func (s *session) watchLags() bool {
-	closed := slices.ContainsFunc(s.record.Entries(), func(e state.Entry) bool { return e.OnNode && !e.CordonedAt.IsZero() && !e.Released() })
+	cordoned := slices.ContainsFunc(s.record.Entries(), func(e state.Entry) bool { return e.OnNode && !e.CordonedAt.IsZero() && !e.Released() })
 	now, exists := s.term.nodes.now(s.node)
-	looksOpen, looksClosed := !now.unschedulable && !now.hasOwnCordon, now.unschedulable && now.hasOwnCordon
-	return exists && !s.term.opts.DryRun && (closed && looksOpen || !closed && looksClosed)
+	looksUncordoned, looksCordoned := !now.unschedulable && !now.hasOwnCordon, now.unschedulable && now.hasOwnCordon
+	return exists && !s.term.opts.DryRun && (cordoned && looksUncordoned || !cordoned && looksCordoned)
 }
 
 // update passes the events that stand now on to the agent, if any is new or has changed. The term's mutex is held.

@@ -119,7 +119,7 @@ func (t *term) noteStart(n sqs.Notice) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	inst := t.instances[n.Instance]
-	if isMarked := slices.ContainsFunc(t.nodes.of(n.Instance), node.marked); inst == nil && isMarked { // The first poll has not found it yet.
+	if inst == nil && slices.ContainsFunc(t.nodes.of(n.Instance), node.marked) { // The first poll has not found it yet.
 		inst = t.instance(n.Instance)
 	}
 	if inst == nil { // Nothing was done that would be over.

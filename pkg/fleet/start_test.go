@@ -70,14 +70,30 @@ func TestTaints_RefusedOnesDelayNoSpotInterruption(t *testing.T) {
 	}
 }
 
+// drainForStop runs nth-queue, which drains the node a because its instance has stopped.
+func (c *cluster) drainForStop() (*knowledge, *rig) {
+	c.t.Helper()
+	c.add(nodeOf("a", instance), podOn("a", "one"))
+	says := &knowledge{states: map[string]string{instance: "stopped"}}
+	r := c.run(func(o *fleet.Options) { o.EC2 = says })
+	r.take(notice(instance, event.StateChange, "stopped", 0)).want(c.t, "done")
+	c.wantDrained("a")
+	return says, r
+}
+
+// wantOpenAgain waits, and fails the test if the node a is still cordoned, whose instance runs and is Ready.
+func (c *cluster) wantOpenAgain() {
+	c.t.Helper()
+	time.Sleep(20 * time.Minute)
+	if c.node("a").Spec.Unschedulable {
+		c.t.Error("the instance runs and is Ready, and its node is cordoned")
+	}
+}
+
 // SQS does not keep the order: a message about an older start comes last.
 func TestTakeStart_TheLatestCounts(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
-		c.add(nodeOf("a", instance), podOn("a", "one"))
-		says := &knowledge{states: map[string]string{instance: "stopped"}}
-		r := c.run(func(o *fleet.Options) { o.EC2 = says })
-		r.take(notice(instance, event.StateChange, "stopped", 0)).want(t, "done")
-		c.wantDrained("a")
+		says, r := c.drainForStop()
 		c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
 		time.Sleep(time.Hour)
 		says.starts(instance)
@@ -85,10 +101,7 @@ func TestTakeStart_TheLatestCounts(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		r.take(running(instance, 24*time.Hour)).want(t, "done")
 		c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
-		time.Sleep(20 * time.Minute)
-		if c.node("a").Spec.Unschedulable {
-			t.Error("the instance runs and is Ready, and its node is cordoned")
-		}
+		c.wantOpenAgain()
 	})
 }
 
@@ -106,20 +119,13 @@ func (s slow) Notable(ctx context.Context, checks bool) (map[string]ec2.Status, 
 // A new leader receives the message about a start before EC2 has answered the first poll.
 func TestTakeStart_BeforeTheFirstPoll(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
-		c.add(nodeOf("a", instance), podOn("a", "one"))
-		says := &knowledge{states: map[string]string{instance: "stopped"}}
-		r := c.run(func(o *fleet.Options) { o.EC2 = says })
-		r.take(notice(instance, event.StateChange, "stopped", 0)).want(t, "done")
-		c.wantDrained("a")
+		says, r := c.drainForStop()
 		time.Sleep(time.Minute)
 		r.stop()
 		time.Sleep(time.Hour)
 		says.starts(instance)
 		r = c.run(func(o *fleet.Options) { o.EC2, o.Identity = slow{says, 2 * time.Second}, "host-2" })
 		r.take(running(instance, 0)).want(t, "done")
-		time.Sleep(20 * time.Minute)
-		if c.node("a").Spec.Unschedulable {
-			t.Error("the instance runs and is Ready, and its node is cordoned")
-		}
+		c.wantOpenAgain()
 	})
 }

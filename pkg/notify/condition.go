@@ -151,9 +151,7 @@ type condition struct {
 	// Only update uses these, and it runs once at a time.
 	written corev1.NodeCondition // the condition that this program wrote last; zero if that is unknown
 	renewal time.Time            // when its heartbeat is due
-	// version is the Node's resource version after the last read or write. uncertain is set if it is unknown what became of the last write.
-	version   string
-	uncertain bool
+	version string               // the Node's resource version after the last read or write; "" if it is unknown what became of that
 }
 
 // queueUpdate has update called after delay. If an update waits already, that one is made after delay at the latest.
@@ -191,8 +189,8 @@ func (n *KubernetesNode) update(ctx context.Context) error {
 		again, err = n.updateNode(ctx, id)
 		return err
 	})
-	if n.condition.uncertain = err != nil; err != nil { // The request may have reached the API server, or not.
-		n.condition.written = corev1.NodeCondition{}
+	if err != nil { // The request may have reached the API server, or not.
+		n.condition.written, n.condition.version = corev1.NodeCondition{}, ""
 	}
 	if opts.Heartbeat > 0 {
 		n.queueUpdate(again)
@@ -270,7 +268,7 @@ func changedLabels(node *corev1.Node, open []state.Entry) map[string]any {
 // If the identity has a UID and the Node has another, the error is errNothing: another machine has that name now.
 func (n *KubernetesNode) read(ctx context.Context, id Identity) (node *corev1.Node, err error) {
 	c := &n.condition
-	if id.Watched != nil && c.version != "" && !c.uncertain {
+	if id.Watched != nil && c.version != "" {
 		node = id.Watched()
 	}
 	if node != nil {
