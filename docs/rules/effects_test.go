@@ -42,71 +42,12 @@ var effectRules = []rule{
 		why:     "what nth does to a node, and what it undoes, is in one package; identity reads the node, notify sets a condition, and fleet taints nodes, notes what was done, and leads",
 		uses:    func(t tree) ([]use, error) { return t.uses(everywhere, asks) },
 		permits: byPackage(mayAsk),
-		example: `
--- pkg/notify/a.go --
-package notify
-import ("context"; meta "k8s.io/apimachinery/pkg/apis/meta/v1"; "k8s.io/client-go/kubernetes")
-func f(ctx context.Context, c kubernetes.Interface) {
-	c.CoreV1().Nodes().PatchStatus(ctx, "a", nil)
-	nodes := c.CoreV1().Nodes()
-	nodes.Delete(ctx, "a", meta.DeleteOptions{}) // breaks
-	var _ = c.CoreV1().RESTClient().Get() // breaks
-	client := c.CoreV1().RESTClient()
-	request := client.Delete // breaks
-	request().Do(ctx)
-}
--- pkg/identity/a.go --
-package identity
-import ("context"; meta "k8s.io/apimachinery/pkg/apis/meta/v1"; "k8s.io/client-go/kubernetes"; "k8s.io/client-go/rest"; typed "k8s.io/client-go/kubernetes/typed/core/v1")
-func f(ctx context.Context, c kubernetes.Interface, raw *rest.RESTClient) {
-	c.CoreV1().Nodes().Get(ctx, "a", meta.GetOptions{})
-	c.CoreV1().Pods("").List(ctx, meta.ListOptions{}) // breaks
-	raw.Get().Verb("POST") // breaks
-	raw.Put() // breaks
-	rest.HTTPClientFor(nil) // breaks
-	var named interface { typed.NodeInterface } = struct{ typed.NodeInterface }{}
-	named.Patch(ctx, "a", "", nil, meta.PatchOptions{}) // breaks
-}
--- pkg/fleet/a.go --
-package fleet
-import ("context"; meta "k8s.io/apimachinery/pkg/apis/meta/v1"; "k8s.io/client-go/dynamic"; "k8s.io/kubectl/pkg/drain"; "k8s.io/client-go/tools/cache")
-func f(ctx context.Context, c dynamic.NamespaceableResourceInterface, r *cache.Reflector) {
-	c.Namespace("").Delete(ctx, "a", meta.DeleteOptions{}) // breaks
-	drain.RunCordonOrUncordon(&drain.Helper{}, nil, true) // breaks
-	new(drain.Helper).DeleteOrEvictPods(nil) // breaks
-	r.RunWithContext(ctx)
-}
--- pkg/evict/a.go --
-package evict
-import "k8s.io/client-go/kubernetes"
-func f(c kubernetes.Interface) { c.CoreV1().RESTClient().Delete() }
--- pkg/policy/a.go --
-package policy
-type list struct{}
-func (list) Delete() {}
-func f(nodes list) { nodes.Delete() }
--- test/internal/lab/workload.go --
-package lab
-import "k8s.io/client-go/rest"
-func f(c rest.Interface) { c.Delete() }
-`,
 	},
 	{
 		name:    "nobody becomes another program, and only an exec plugin gets another root",
 		why:     "what begins as nth and goes on as something else is seen at the program's door, or nowhere",
 		uses:    effects(everywhere, "syscall.Exec", "syscall.Chroot", "syscall.ForkExec", "syscall.StartProcess", "golang.org/x/sys/unix.Exec", "golang.org/x/sys/unix.Chroot", "os.StartProcess"),
 		permits: []permit{{what: "syscall.Chroot", dirs: []string{"pkg/identity"}}},
-		example: `
--- pkg/identity/a.go --
-package identity
-import ("syscall"; sys "golang.org/x/sys/unix")
-var attributes = syscall.SysProcAttr{Chroot: "/"}
-var x = sys.Exec // breaks
--- cmd/nth/a.go --
-package main
-import "golang.org/x/sys/unix"
-var x = unix.Exec // breaks
-`,
 	},
 	{
 		name: "only record and metrics write files",
@@ -122,67 +63,18 @@ var x = unix.Exec // breaks
 			{what: "os.*", dirs: []string{"pkg/record"}},
 			{"golang.org/x/sys/unix.Open", []string{"pkg/powerkey"}, "the opening of a device must not wait"},
 		},
-		example: `
--- pkg/agent/a.go --
-package agent
-import "os"
-func f() { os.WriteFile("a", nil, 0) } // breaks
-func g(in *os.Root) { in.Remove("a") } // breaks
--- cmd/nth/a.go --
-package main
-import files "os"
-func f() { files.MkdirAll("a", 0) } // breaks
--- pkg/systemd/a.go --
-package systemd
-import ("syscall"; "golang.org/x/sys/unix")
-func f() { syscall.Mkdir("a", 0) } // breaks
-var x = unix.Symlinkat // breaks
--- pkg/record/a.go --
-package record
-import "os"
-func f() { os.Rename("a", "b") }
--- pkg/identity/a.go --
-package identity
-import "os"
-func f() { os.ReadFile("a") }
--- pkg/agent/a_test.go --
-package agent
-import "os"
-func f() { os.Remove("a") }
-`,
 	},
 	{
 		name:    "only cmd and role know the environment",
 		why:     "settings are given to packages as values; AWS's variables are part of the protocol of its SDKs",
 		uses:    effects(everywhere, "os.Getenv", "os.LookupEnv", "os.Environ", "os.Setenv", "os.Unsetenv", "os.ExpandEnv", "os.Clearenv", "syscall.Getenv", "syscall.Environ", "golang.org/x/sys/unix.Getenv", "golang.org/x/sys/unix.Environ"),
 		permits: []permit{{what: "os.*", dirs: []string{"cmd/", "pkg/role"}}},
-		example: `
--- pkg/imds/a.go --
-package imds
-import "os"
-var x = os.Getenv("X") // breaks
--- cmd/nth/a.go --
-package main
-import "os"
-var x = os.Getenv("X")
-`,
 	},
 	{
 		name:    "only nth-queue looks for credentials everywhere",
 		why:     "nth has those of the instance's role; the other ways to find some would cost a megabyte on every node, and could find others",
 		uses:    effects(everywhere, "github.com/aws/aws-sdk-go-v2/config.*"),
 		permits: []permit{{what: "*", dirs: []string{"cmd/nth-queue"}}},
-		example: `
--- pkg/role/a.go --
-package role
-import "github.com/aws/aws-sdk-go-v2/config"
-var x = config.LoadDefaultConfig // breaks
-var y = config.NewEnvConfig // breaks
--- cmd/nth-queue/a.go --
-package main
-import "github.com/aws/aws-sdk-go-v2/config"
-var x = config.LoadDefaultConfig
-`,
 	},
 	{
 		name: "what decides, describes or remembers reads no clock",
@@ -192,22 +84,6 @@ var x = config.LoadDefaultConfig
 			return effects(func(s source) bool { return inside[s.dir()] || s.dir() == "pkg/record" || s.dir() == "pkg/config" },
 				"time.Now", "time.Since", "time.Until", "time.After*", "time.New*", "time.Tick", "time.Sleep")(t)
 		},
-		example: `
--- pkg/policy/a.go --
-package policy
-import "time"
-import _ "github.com/nth-project/nth/pkg/asg"
-var x = time.Now() // breaks
-var y = time.Unix(0, 0)
--- pkg/asg/a.go --
-package asg
-import "time"
-var x = time.Since // breaks
--- pkg/agent/a.go --
-package agent
-import "time"
-var x = time.Now()
-`,
 	},
 }
 
