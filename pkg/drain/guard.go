@@ -293,8 +293,8 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 		handled := make(chan struct{})
 		g.loop.Post(func() { g.handleLook(v, number, goal.Generation); close(handled) })
 		loop.Await(ctx, handled, forever) // The next look needs what this one has changed in memory.
-		if v.staysUncordoned && v.labeled && !v.unschedulable {
-			err := g.node.unlabel(ctx, v.uid)
+		if v.labelIsStale() && kube.Passing(v.labelErr) {
+			err := g.unlabel(ctx, v)
 			g.loop.Post(func() { g.reportLabelRefusal(err) })
 		}
 		// A call of Look shortens the pause, but not to less than minPause. So looks that fail stay rare, however often Look is called.
@@ -316,6 +316,17 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 			return nil
 		}
 	}
+}
+
+// unlabel repeats what a look has failed to do: to take ExcludeLabel off. It does so even if the guard ends, as there may be no other look, but no
+// longer than nth may take to stop.
+func (g *guard) unlabel(ctx context.Context, v view) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), kube.WritePressed)
+	defer cancel()
+	return kube.Retry(ctx, func(ctx context.Context) error {
+		_, err := g.node.unlabel(ctx, v.uid)
+		return err
+	})
 }
 
 // handleLook handles the result of the look of that number. generation is the goal's when the look began. If the look changed what the agent has

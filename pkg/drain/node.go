@@ -106,6 +106,9 @@ func (v view) cordoned() bool {
 	return v.cordon == CordonSet || v.cordon == CordonKept || v.cordon == CordonForeign
 }
 
+// labelIsStale reports whether ExcludeLabel is still on a Node that an operator has uncordoned.
+func (v view) labelIsStale() bool { return v.staysUncordoned && v.labeled && !v.unschedulable }
+
 // memory is what a guard knows from earlier looks.
 type memory struct {
 	view view // the result of the last look
@@ -142,8 +145,8 @@ func (n *Node) watched(last view) *corev1.Node {
 	return node
 }
 
-// look makes one look: it reads the Node, cordons it if the goal asks for that and the Node is not cordoned, and sets ExcludeLabel. before is what the
-// guard knows from earlier looks. If the read fails, the view has only err; if the cordon fails, it also has what was read.
+// look makes one look: it reads the Node, cordons it if the goal asks for that and the Node is not cordoned, and sets ExcludeLabel or takes it off. before is
+// what the guard knows from earlier looks. If the read fails, the view has only err; if the cordon fails, it also has what was read.
 func (n *Node) look(ctx context.Context, goal Goal, before memory) view {
 	node := n.watched(before.view)
 	if node == nil {
@@ -175,6 +178,11 @@ func (n *Node) look(ctx context.Context, goal Goal, before memory) view {
 	if v.lacksLabel && !newlyCordoned { // Evictions do not wait for the label: the next look, which comes at once, sets it.
 		if node, v.labelErr = n.patch(ctx, n.labelPatch(node), n.labelManager(), kube.InTurn, goal.patchTimeout()); v.labelErr == nil {
 			v.node, v.lacksLabel, v.labeled, v.ours = node, false, true, true
+		}
+	}
+	if v.labelIsStale() { // Before the uncordon is recorded: after that, a restart might look at the Node no more.
+		if node, v.labelErr = n.unlabel(ctx, v.uid); v.labelErr == nil {
+			v.node, v.labeled = node, false
 		}
 	}
 	return v
@@ -240,17 +248,10 @@ func (n *Node) labelPatch(seen *corev1.Node) map[string]any {
 	return map[string]any{"metadata": metadata}
 }
 
-// unlabel takes ExcludeLabel off a Node that an operator has uncordoned: it takes pods, so it should get traffic. Passing failures are retried
-// even if the guard ends, as there may be no other look, but no longer than nth may take to stop.
-func (n *Node) unlabel(ctx context.Context, uid types.UID) error {
+// unlabel takes ExcludeLabel off a Node that an operator has uncordoned: it takes pods, so it should get traffic. It returns the changed Node.
+func (n *Node) unlabel(ctx context.Context, uid types.UID) (*corev1.Node, error) {
 	metadata := map[string]any{"uid": uid, "labels": map[string]any{ExcludeLabel: nil}} // whatever the Node's version
-	end := time.Now().Add(kube.WritePressed)
-	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), end)
-	defer cancel()
-	return kube.Retry(ctx, func(ctx context.Context) error {
-		_, err := n.patch(ctx, map[string]any{"metadata": metadata}, n.labelManager(), kube.InTurn, time.Until(end))
-		return err
-	})
+	return n.patch(ctx, map[string]any{"metadata": metadata}, n.labelManager(), kube.InTurn, kube.WritePressed)
 }
 
 // hasClaim reports whether there is a claim on the Node, no matter who wrote it.

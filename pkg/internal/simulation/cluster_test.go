@@ -58,6 +58,14 @@ type sleep struct {
 	span time.Duration
 }
 
+// woke returns when the machine last woke; zero if it never slept.
+func (c *cluster) woke() (at time.Time) {
+	for _, s := range c.sleeps {
+		at = s.at
+	}
+	return at
+}
+
 // byWorld converts a time by the API server's clock to the world's clock. All of a sleep is the moment at which it began.
 func (c *cluster) byWorld(t time.Time) time.Time {
 	t = t.Add(-c.skew)

@@ -111,11 +111,11 @@ func (n *notice) reboots() bool {
 // possible reports whether a notice may be a reason to cordon or to drain now, if only because nth does not know yet that it is none.
 func (w *world) possible(n *notice, level want) bool {
 	adopted := n.vague && level == cordoned // nth may have found its claim.
-	if w.over(n) || n.firstSeen.IsZero() && !n.outdated && !adopted {
+	recent := func(t time.Time) bool { return time.Since(t) < slow+w.trouble(n.kind) }
+	if w.over(n) && !recent(w.cluster.woke()) || n.firstSeen.IsZero() && !n.outdated && !adopted {
 		return false
 	}
 	action, from := w.action(n)
-	recent := func(t time.Time) bool { return time.Since(t) < slow+w.trouble(n.kind) }
 	if action < level && !recent(w.ruleSet[n.kind]) {
 		return false
 	}
