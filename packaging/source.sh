@@ -35,7 +35,7 @@ pages() {
 	mapfile -t names < <(sed -nE "s#^.*src: \"\\$\{STAGE\}/doc/${1##*/}/([a-z-]+)\.md\".*#\1#p" "$2")
 	mkdir -p "$1"
 	for name in "${names[@]}"; do
-		sed -E -e "s#\]\(\.\./#](@/#g" -e 's#\]\(([a-z-]+\.(md|svg))#](@/docs/\1#g' \
+		sed -E -e "s#\]\(\.\./#](@/#g" -e 's#\]\(([a-z-]+\.(md|svg|txt))#](@/docs/\1#g' \
 			-e "s#\]\(@/docs/($(IFS='|' && echo "${names[*]}"))\.md#](\1.md#g" -e "s#\]\(@/#]($at/#g" "docs/$name.md" >"$1/$name.md"
 	done
 }
