@@ -420,7 +420,7 @@ func (i *incarnation) settled(ev event.Event, outcome event.Outcome) {
 		w.noteLocked("%s is settled: %s", n.name, outcome)
 		w.judgedLocked(settledIfDone)
 	}
-	if !w.sure(n, drained) || w.stepped || n.vague || n.incomplete || n.drained != "" {
+	if !w.sure(n, drained) || w.stepped || n.vague || n.outdated || n.incomplete || n.drained != "" {
 		return // judgeEntries judges what is recorded as drained.
 	}
 	for _, t := range []time.Time{n.changed, n.firstSeen, w.ruleSet[n.kind], i.firstLook[n.kind]} {
