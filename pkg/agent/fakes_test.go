@@ -172,7 +172,7 @@ func (g *guard) next(ctx context.Context) bool {
 	case <-ctx.Done():
 		return false
 	case <-g.adjusted:
-		g.becomes(func(s *drain.State) { s.Drained = false }, drain.Progress{Kind: state.GoalChanged})
+		g.becomes(func(s *drain.State) { s.Drained = false }, drain.Progress{Kind: state.StateChanged})
 		return true
 	}
 }
@@ -217,7 +217,7 @@ func (g *guard) open() {
 
 // limit reports what a look at the Node has shown of its annotation.
 func (g *guard) limit(limited bool) {
-	g.becomes(func(s *drain.State) { s.Looked, s.MayNotEvict, s.Drained = true, limited, s.Drained && !limited }, drain.Progress{Kind: state.GoalChanged})
+	g.becomes(func(s *drain.State) { s.Looked, s.MayNotEvict, s.Drained = true, limited, s.Drained && !limited }, drain.Progress{Kind: state.StateChanged})
 }
 
 // did sets the result so far.

@@ -45,7 +45,7 @@ func TestJournal_WhatAGuardReports(t *testing.T) {
 		"targets are out":       {node(state.TargetsOut, ""), systemd.DrainStarted, []string{begun, "info: load balancers have deregistered the node"}},
 		"targets are given up":  {node(state.TargetsOut, "no permission"), systemd.DrainStarted, []string{begun, "warning: no longer waiting for load balancers: no permission"}},
 		"it was cordoned":       {node(state.CordonFound, ""), systemd.CordonForeign, []string{"info: the node was already cordoned by someone else; nth will not uncordon it"}},
-		"pods are left alone":   {drain.Progress{Kind: state.GoalChanged}, systemd.DrainLeft, []string{leftAlone(event.SpotInterruption)}},
+		"pods are left alone":   {drain.Progress{Kind: state.StateChanged}, systemd.DrainLeft, []string{leftAlone(event.SpotInterruption)}},
 	}, func(r *rig, row row) {
 		r.node.toGuard(func(_ context.Context, g *guard) {
 			if row.id == systemd.DrainLeft {

@@ -108,7 +108,7 @@ func (a *Agent) handleFailedLook(kind event.Kind, err error, at time.Time) {
 	o, inOutage := a.outages[kind]
 	if !inOutage {
 		o.since = at
-		a.aboutKind(systemd.SourceTrouble, kind).Warnf("cannot read %s: %s; keeping last known state", kind, err)
+		a.aboutKind(systemd.SourceTrouble, kind).Warnf("cannot read events of kind %s: %s; keeping last known state", kind, err)
 	}
 	if !kube.EqualIgnoringDigits(err.Error(), o.err) { // The status shows o.err, and must not change with each port and time.
 		o.err = err.Error()
@@ -132,7 +132,7 @@ func (a *Agent) endOutages() {
 	for kind, o := range a.outages {
 		if !a.lastLookFailed(kind) && a.now().Sub(o.last) >= recoveredAfter {
 			delete(a.outages, kind)
-			a.aboutKind(systemd.SourceRecovered, kind).Infof("%s can be read again", kind)
+			a.aboutKind(systemd.SourceRecovered, kind).Infof("events of kind %s can be read again", kind)
 		}
 	}
 }

@@ -168,7 +168,7 @@ func (a *Agent) emitProgress(p drain.Progress) {
 		Kind: p.Kind, Entry: first, Pod: p.Pod, PodUID: p.PodUID, Total: p.Total, Left: p.Left, Detail: p.Detail, Took: time.Since(a.work.began),
 	}
 	switch p.Kind {
-	case state.NodeEmpty, state.GoalChanged: // These are only about p.State, which handleProgress has kept.
+	case state.NodeEmpty, state.StateChanged: // These are only about p.State, which handleProgress has kept.
 		return
 	case state.NodeCordonFailed:
 		a.recordCordonFailed(t)

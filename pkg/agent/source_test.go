@@ -14,7 +14,7 @@ import (
 
 // lost is what is logged of a look for spot notices that failed.
 func lost(reason string) string {
-	return "warning: cannot read spot-interruption: " + reason + "; keeping last known state"
+	return "warning: cannot read events of kind spot-interruption: " + reason + "; keeping last known state"
 }
 
 func TestSource_TroubleEndsAfterTenSecondsWithout(t *testing.T) {
@@ -28,7 +28,7 @@ func TestSource_TroubleEndsAfterTenSecondsWithout(t *testing.T) {
 			r.announce()
 			r.pass(time.Second)
 			r.wantSaid(systemd.SourceTrouble, lost("no answer")) // It is logged in each outage.
-			r.wantSaid(systemd.SourceRecovered, "info: spot-interruption can be read again")
+			r.wantSaid(systemd.SourceRecovered, "info: events of kind spot-interruption can be read again")
 		}
 	})
 }

@@ -91,7 +91,7 @@ func TestStatus_OtherWorkAndWhyItFails(t *testing.T) {
 		}, "cordoning the node: EC2 will hibernate this spot instance at 00:02:00 UTC on 1 Jan 2000; waiting for the kubelet's credential"},
 		"it is cordoned, and pods do not count": {func(_ context.Context, g *guard) {
 			g.close()
-			g.say(drain.Progress{Kind: state.GoalChanged, Total: 2, Left: 1})
+			g.say(drain.Progress{Kind: state.StateChanged, Total: 2, Left: 1})
 		}, nil, func(r *rig) { r.runFor(r.hibernating("a", 2*time.Minute)) }, "node node-a is cordoned for spot-interruption"},
 		"pods have come since the drain": {func(_ context.Context, g *guard) {
 			g.close()
@@ -119,7 +119,7 @@ func TestStatus_OtherWorkAndWhyItFails(t *testing.T) {
 			g.close()
 			g.say(drain.Progress{Kind: state.PodHeld, Pod: "default/web-1", Detail: "default/web", Total: 2, Left: 1})
 			for g.next(ctx) {
-				g.say(drain.Progress{Kind: state.GoalChanged, Total: 2, Left: 1})
+				g.say(drain.Progress{Kind: state.StateChanged, Total: 2, Left: 1})
 			}
 		}, nil, func(r *rig) {
 			r.rule(event.RebalanceRecommendation, cordons)

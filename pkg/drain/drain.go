@@ -279,7 +279,7 @@ func (d *DryRun) Guard(ctx context.Context, task *Task, report func(Progress)) {
 		task.SetResult(func() Result { return would.result })
 		all := last == nil || goal.Cordon != last.Cordon || goal.Evict && !last.Evict // whether to report all steps
 		if !all {
-			reportWith(would.state, Progress{Kind: state.GoalChanged}) // The agent needs the state under the new goal.
+			reportWith(would.state, Progress{Kind: state.StateChanged}) // The agent needs the state under the new goal.
 		}
 		for _, p := range would.steps {
 			if all || p.Kind == state.NodeEmpty { // The agent needs NodeEmpty for each goal.

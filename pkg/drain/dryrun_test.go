@@ -29,10 +29,10 @@ func TestDryRun(t *testing.T) {
 		r.adjust(func(g *drain.Goal) { g.Evict = true })
 		r.succeed()
 		r.reported(1, state.PodEvicted)
-		r.reported(0, state.GoalChanged)
+		r.reported(0, state.StateChanged)
 		r.adjust(func(g *drain.Goal) { g.Evict = false })
 		time.Sleep(time.Second)
-		if reported := r.of(state.GoalChanged); len(reported) != 1 || !reported[0].State.Cordoned || !reported[0].State.Ours || reported[0].State.Drained || len(r.of(state.NodeCordoned)) != 2 {
+		if reported := r.of(state.StateChanged); len(reported) != 1 || !reported[0].State.Cordoned || !reported[0].State.Ours || reported[0].State.Drained || len(r.of(state.NodeCordoned)) != 2 {
 			t.Errorf("reported %+v", r.reports)
 		}
 	})

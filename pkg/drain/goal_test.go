@@ -14,8 +14,8 @@ func TestGoal(t *testing.T) {
 	run(t, "each is reported", func(t *testing.T, s *apitest.Server) {
 		r, free := holding(t, s, pod("a"))
 		r.adjust(func(g *drain.Goal) { g.Generation++ })
-		await(t, "that the node was looked at", func() bool { return r.numbered(state.GoalChanged).State.Cordoned })
-		if reported := r.of(state.GoalChanged)[0]; reported.State.Drained || reported.State.Cordoned || !reported.State.Ours || reported.Left != 1 || reported.Total != 1 {
+		await(t, "that the node was looked at", func() bool { return r.numbered(state.StateChanged).State.Cordoned })
+		if reported := r.of(state.StateChanged)[0]; reported.State.Drained || reported.State.Cordoned || !reported.State.Ours || reported.Left != 1 || reported.Total != 1 {
 			t.Errorf("reported %+v; nobody has looked yet for this event", reported)
 		}
 		free()
@@ -28,7 +28,7 @@ func TestGoal(t *testing.T) {
 		if reported := r.numbered(state.NodeEmpty); !reported.State.Drained || reported.Total != 1 || count(s, "delete") > 0 {
 			t.Errorf("reported %+v", reported)
 		}
-		r.reported(4, state.GoalChanged)
+		r.reported(4, state.StateChanged)
 	})
 	run(t, "from cordon to drain, and back", func(t *testing.T, s *apitest.Server) {
 		free := addHeld(s, pod("a"))
@@ -48,7 +48,7 @@ func TestGoal(t *testing.T) {
 			t.Errorf("evicted after %s", after)
 		}
 		r.adjust(func(g *drain.Goal) { g.Evict = false })
-		if reported := r.numbered(state.GoalChanged); reported.State.Drained || reported.Left != 0 {
+		if reported := r.numbered(state.StateChanged); reported.State.Drained || reported.Left != 0 {
 			t.Errorf("reported %+v", reported)
 		}
 		asked := count(s, "evict")
@@ -128,7 +128,7 @@ func TestGoal_ReportsTrouble(t *testing.T) {
 			r := begin(t, s, drain.Options{})
 			time.Sleep(30 * time.Second)
 			r.adjust(func(g *drain.Goal) { g.Soft = g.Soft.Add(time.Hour) })
-			if reported := r.numbered(state.GoalChanged); reported.State.Trouble != c.trouble || reported.State.Looked != c.looked {
+			if reported := r.numbered(state.StateChanged); reported.State.Trouble != c.trouble || reported.State.Looked != c.looked {
 				t.Errorf("reported %+v", reported)
 			}
 		})

@@ -168,7 +168,7 @@ func (g *guard) setGoal(goal Goal) {
 		g.Look()
 	}
 	g.pods.Rejudge()
-	g.report(Progress{Kind: state.GoalChanged})
+	g.report(Progress{Kind: state.StateChanged})
 }
 
 // report queues what happened, with the state after it, for the report function of Guard.
@@ -330,7 +330,7 @@ func (g *guard) unlabel(ctx context.Context, v view) error {
 }
 
 // handleLook handles the result of the look of that number. generation is the goal's when the look began. If the look changed what the agent has
-// to know, but nothing was reported, handleLook reports GoalChanged, so that the agent gets the new state.
+// to know, but nothing was reported, handleLook reports StateChanged, so that the agent gets the new state.
 func (g *guard) handleLook(v view, number, generation int) {
 	before, lastLook := g.memory, g.looked
 	wasCordoned, hadLooked, reported := g.cordoned(), g.hasLooked(), len(g.queued)
@@ -359,7 +359,7 @@ func (g *guard) handleLook(v view, number, generation int) {
 	newlyCordoned, newlyLooked := g.cordoned() && !wasCordoned, g.hasLooked() && !hadLooked
 	changed := newlyCordoned || newlyLooked || optOutChanged || g.view.uid != before.view.uid
 	if changed && len(g.queued) == reported {
-		g.report(Progress{Kind: state.GoalChanged})
+		g.report(Progress{Kind: state.StateChanged})
 	}
 }
 

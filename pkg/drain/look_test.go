@@ -265,9 +265,9 @@ func TestLook_ReportsChangesOnly(t *testing.T) {
 			time.Sleep(20 * time.Second)
 			change(s)
 			time.Sleep(20 * time.Second)
-			before := len(r.of(state.GoalChanged))
+			before := len(r.of(state.StateChanged))
 			time.Sleep(time.Minute)
-			if reported := r.of(state.GoalChanged); len(reported) > before {
+			if reported := r.of(state.StateChanged); len(reported) > before {
 				t.Errorf("in a quiet minute, it was reported %d times: %+v", len(reported)-before, reported[len(reported)-1])
 			}
 		})

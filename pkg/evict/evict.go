@@ -546,7 +546,7 @@ func (p *Pods) spare(t *target, why stage) {
 	p.cancelRequest(t)
 	p.counts.Total--
 	p.pods[t.pod.UID] = &target{pod: t.pod, stage: why} // A new target, so that handleAnswer ignores a late answer.
-	p.drain.Report(state.GoalChanged, nil, "")          // The counts have changed.
+	p.drain.Report(state.StateChanged, nil, "")         // The counts have changed.
 }
 
 // A cordon does not keep off pods that tolerate it, or that name the node themselves: their controller replaces each evicted pod, on the same
@@ -605,7 +605,7 @@ func (p *Pods) handleListed() {
 	reported := p.Unlisted() != ""
 	p.lists = kube.Trouble{}
 	if reported {
-		p.drain.Report(state.GoalChanged, nil, "")
+		p.drain.Report(state.StateChanged, nil, "")
 	}
 }
 

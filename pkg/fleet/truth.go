@@ -14,6 +14,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
@@ -306,7 +307,8 @@ func (t *term) pollOnce() {
 	switch {
 	case err == nil && before.trouble != nil:
 		t.opts.Log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("scheduled maintenance can be listed again")
-	case err == nil, before.trouble != nil: // Nothing has changed since the last poll.
+	case err == nil: // It was so before.
+	case before.trouble != nil && kube.EqualIgnoringDigits(err.Error(), before.trouble.Error()): // This was logged.
 	case errors.Is(err, ec2.ErrRefused):
 		log.Warnf("IAM does not let nth-queue list scheduled maintenance (%s): neither maintenance nor failed status checks are seen; asking every minute", err)
 	default:

@@ -76,8 +76,8 @@ const (
 	// Rebooting: nth requests a reboot of the machine. RebootFailed: the request failed with Err; nth makes no other one.
 	Rebooting    TransitionKind = "rebooting"
 	RebootFailed TransitionKind = "reboot-failed"
-	// GoalChanged: the guard has a new goal: what is to be done to the node, and until when.
-	GoalChanged TransitionKind = "goal-changed"
+	// StateChanged: what the guard knows of the node or the number of its pods has changed, and no other kind says so.
+	StateChanged TransitionKind = "state-changed"
 )
 
 // The outcomes of a Transition. Those of an uncordon are in pkg/drain.

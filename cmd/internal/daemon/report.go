@@ -49,13 +49,13 @@ func logDelivery(log *logrus.Entry, r notify.DeliveryResult) {
 	trouble := log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble)
 	switch {
 	case r.Err == nil:
-		log.WithField(systemd.FieldMessageID, systemd.NoticeSent).Infof("webhook delivered: %s", r.Outcome)
+		log.WithField(systemd.FieldMessageID, systemd.NoticeSent).Infof("webhook notice delivered (%s)", r.Outcome)
 	case r.Lost:
-		trouble.Errorf("webhook notice dropped (%s): %s", r.Outcome, r.Err)
+		trouble.Errorf("webhook notice lost (%s): %s", r.Outcome, r.Err)
 	case r.Again:
-		trouble.Debugf("webhook delivery failed (%s): %s; retrying", r.Outcome, r.Err)
+		trouble.Debugf("webhook notice not delivered (%s): %s; retrying", r.Outcome, r.Err)
 	default:
-		trouble.Warnf("webhook delivery failed (%s): %s; retrying", r.Outcome, r.Err)
+		trouble.Warnf("webhook notice not delivered (%s): %s; retrying", r.Outcome, r.Err)
 	}
 }
 
