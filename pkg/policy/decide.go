@@ -32,8 +32,17 @@ func (s Settings) Fold(sit Situation) []state.Entry {
 	var changed []state.Entry
 	sit.Past, changed = s.update(sit) // changed begins with the entries of new events.
 	for i, e := range sit.Past {      // It has the entries of before, in the same sequence.
-		if before[i].Phase != state.Closed { // A closed entry stays as it is, or update has replaced it by a new one.
-			e = s.next(sit, e)
+		switch want := s.want(sit, e); {
+		case before[i].Phase == state.Closed: // A closed entry stays as it is, or update has replaced it by a new one.
+		case want == wantNothing:
+			e = s.takeBack(sit, e)
+		case want == wantCordoned:
+			e = s.advance(sit, e, state.Cordoning)
+		case want == wantDrained:
+			e = s.advance(sit, e, state.Draining)
+		case want == wantReleased && (e.UnderWay() || e.Phase == state.Undoing):
+			// Nothing more is done for the event. Its phase is Cordoned even if operators have left the node open.
+			e = enter(sit, state.Cordoned, e)
 		}
 		if e != before[i] {
 			changed = append(changed, e)
@@ -111,25 +120,6 @@ func (s Settings) beginsAgain(e state.Entry) bool {
 	case state.Withdrawn, state.Canceled, state.Completed, state.Ignored: // The source has announced the event again.
 	}
 	return true
-}
-
-// next takes an entry that is not closed one phase further, if the situation asks for that.
-func (s Settings) next(sit Situation, e state.Entry) state.Entry {
-	switch s.want(sit, e) {
-	case wantNothing:
-		return s.takeBack(sit, e)
-	case wantCordoned:
-		return s.advance(sit, e, state.Cordoning)
-	case wantDrained:
-		return s.advance(sit, e, state.Draining)
-	case wantReleased:
-		if e.UnderWay() || e.Phase == state.Undoing {
-			// Nothing more is done for the event. Its phase is Cordoned even if operators have left the node open.
-			return enter(sit, state.Cordoned, e)
-		}
-	case wantUnchanged: // Nothing new begins.
-	}
-	return e
 }
 
 // phasesOf has, for each work, the phases of an entry whose work has begun or is over.
