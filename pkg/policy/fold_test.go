@@ -86,23 +86,6 @@ func inZone(ev event.Event) event.Event {
 	return ev
 }
 
-func TestFold_ANewEntryHasItsBootAndTime(t *testing.T) {
-	t.Parallel()
-	again := termination("b")
-	sit := policy.Situation{
-		Now: at(time.Hour), BootID: thisBoot, Known: known(spot("a", 2*time.Hour), again),
-		Past: past(entry(again, state.Closed, closed(state.Withdrawn), before, failed(0))),
-	}
-	for _, e := range rules().Fold(sit) {
-		want := state.Entry{
-			Event: e.Event, Phase: state.Seen, BootID: thisBoot, FirstSeen: sit.Now, Changed: sit.Now,
-		}
-		if e != want {
-			t.Errorf("met as %+v\n   want %+v", e, want)
-		}
-	}
-}
-
 // What is noted when the node is about to be acted upon tells later whether the event was moved, and whether there was a Node.
 func TestFold_WhenAnEventWasDue(t *testing.T) {
 	t.Parallel()

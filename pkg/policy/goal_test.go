@@ -148,26 +148,6 @@ func TestDecide_Deadlines(t *testing.T) {
 	})
 }
 
-func TestDeadline_SaysWhetherItIsHard(t *testing.T) {
-	t.Parallel()
-	for _, row := range []struct {
-		event event.Event
-		want  time.Duration
-		hard  bool
-	}{
-		{spot("a", 2*time.Minute), 2 * time.Minute, true},
-		{termination("a"), 15 * time.Minute, true},
-		{maintenance("a", "instance-stop", time.Hour), time.Hour, false},
-	} {
-		if deadline, hard := rules().Deadline(entry(row.event, state.Seen)); !deadline.Equal(at(row.want)) || hard != row.hard {
-			t.Errorf("%s: %s, hard: %t; want %s, hard: %t", row.event.Kind, deadline.Sub(noon), hard, row.want, row.hard)
-		}
-	}
-	if deadline, hard := rules().Deadline(entry(rebalance("a"), state.Seen)); !deadline.IsZero() || hard {
-		t.Errorf("a recommendation has a time: %s, hard: %t", deadline, hard)
-	}
-}
-
 func TestDecide_WhatIsDoneStaysSo(t *testing.T) {
 	t.Parallel()
 	notice, hibernate := spot("a", 2*time.Minute), hibernation("a", 2*time.Minute)

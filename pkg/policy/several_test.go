@@ -107,26 +107,6 @@ func TestSeveral_MakeOneGoal(t *testing.T) {
 	})
 }
 
-func TestGoal_ItsEventIsOneThatIsNotReopened(t *testing.T) {
-	t.Parallel()
-	notice, group := spot("n", time.Minute), termination("g")
-	for name, row := range map[string]struct {
-		notice, group state.Entry
-		event         string
-	}{
-		"if there is one":   {entry(notice, state.Draining, reopened), entry(group, state.Draining), "g"},
-		"or for the first":  {entry(notice, state.Draining, reopened), entry(group, state.Draining, reopened), "n"},
-		"and of two, first": {entry(notice, state.Draining), entry(group, state.Draining), "n"},
-	} {
-		goal := rules().Decide(brought(t, rules(), policy.Situation{
-			Now: noon, BootID: thisBoot, Known: known(notice, group), Past: past(row.notice, row.group),
-		}))
-		if goal.Event.ID != row.event {
-			t.Errorf("%s: the goal is for %s; want %s", name, goal.Event.ID, row.event)
-		}
-	}
-}
-
 // What the guard has told was true for those that it knew of.
 func TestFold_AReportHoldsForItsEventsOnly(t *testing.T) {
 	t.Parallel()

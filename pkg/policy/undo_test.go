@@ -39,17 +39,6 @@ func TestUndo_AWithdrawnEventWhenThatIsSure(t *testing.T) {
 	})
 }
 
-func TestUndo_ACanceledOrCompletedEventAtOnce(t *testing.T) {
-	t.Parallel()
-	stop := maintenance("a", "instance-stop", time.Hour)
-	canceled, completed := inState(stop, event.Canceled), inState(stop, event.Completed)
-	decide(t, []decision{
-		{name: "canceled", known: known(canceled), past: past(entry(canceled, state.Drained)), want: "uncordon a"},
-		{name: "completed", known: known(completed), past: past(entry(completed, state.Incomplete)), want: "uncordon a"},
-		{name: "while a cordon may have been set", known: known(canceled), past: past(entry(canceled, state.Cordoning)), want: "uncordon a"},
-	})
-}
-
 func TestUndo_NotWhileAnotherEventNeedsTheCordon(t *testing.T) {
 	t.Parallel()
 	canceled := inState(maintenance("a", "instance-stop", time.Hour), event.Canceled)
@@ -123,26 +112,6 @@ func TestRestart_WhatItContinues(t *testing.T) {
 		{
 			name: "keeps what a claim tells of that does not say the code", want: "cordon a",
 			past: past(entry(event.Event{ID: "a", Kind: event.ScheduledMaintenance}, state.Cordoned, adopted)),
-		},
-	})
-}
-
-func TestUndo_ACordonsTimeToLive(t *testing.T) {
-	t.Parallel()
-	settings := withAction(event.RebalanceRecommendation, policy.Cordon)
-	advice := rebalance("a")
-	decide(t, []decision{
-		{
-			name: "ends it then", rules: settings, known: known(advice), now: time.Hour,
-			past: past(entry(advice, state.Cordoned)), want: "uncordon a",
-		},
-		{
-			name: "ends it without a look", rules: settings, now: time.Hour,
-			past: past(entry(advice, state.Cordoned)), want: "uncordon a",
-		},
-		{
-			name: "begins when it is set, not when that is tried", rules: settings, known: known(), now: time.Minute,
-			past: past(entry(advice, state.Cordoning, uncordoned, missing(0))), want: "uncordon a",
 		},
 	})
 }
