@@ -48,19 +48,6 @@ func TestRehearse_NeedsNoRightsAndFitsATerminal(t *testing.T) {
 	}
 }
 
-func TestRehearse_SaysWhatAShortNoticeCuts(t *testing.T) {
-	t.Parallel()
-	_, said, _ := typed(t, "rehearse", "--deadline", "10s")
-	for _, line := range []string{
-		`! evicted default/cache-0; the deadline leaves \d+ s of its grace period of 30 s`,
-		`! deleted default/web-\d, which could not be evicted in time; the deadline leaves \d+ s of its grace period of 30 s`,
-	} {
-		if !regexp.MustCompile(line).MatchString(oneLine(said)) {
-			t.Errorf("nothing is said that matches %q:\n%s", line, said)
-		}
-	}
-}
-
 func TestWhatTheSettingsDoNotAskForIsNotRehearsed(t *testing.T) {
 	for _, c := range []struct{ settings, said string }{
 		{"[events.spot-interruption]\naction = \"ignore\"\n", `Nothing would be done: events.spot-interruption.action is "ignore".`},

@@ -325,7 +325,3 @@ func keepWarm(t *testing.T, k *identity.Kubelet) (until func(what string, wanted
 }
 
 func warm(err error) bool { return err == nil }
-
-func says(word string) func(error) bool {
-	return func(err error) bool { return err != nil && strings.Contains(err.Error(), word) }
-}

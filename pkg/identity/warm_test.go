@@ -2,7 +2,6 @@ package identity_test
 
 import (
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"net/http"
 	"path/filepath"
@@ -11,26 +10,6 @@ import (
 
 	"github.com/nth-project/nth/pkg/identity"
 )
-
-func TestKeepWarm_ReportsEveryRound(t *testing.T) {
-	t.Parallel()
-	server := startAPIServer(t)
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	k := identity.New(identity.Options{Kubeconfig: path})
-	until := keepWarm(t, k)
-	until("it waits for a kubeconfig", func(err error) bool { return errors.Is(err, identity.ErrNotYet) })
-	place(t, path, []byte(server.kubeconfig(tokenUser("system:node:a"))))
-	until("it is warm", warm)
-	server.refuse(http.StatusServiceUnavailable)
-	until("the server is down", says("whose credential is in "+path))
-	server.refuse(0)
-	until("it is warm again", warm)
-	place(t, path, []byte("}"))
-	until("the kubeconfig is broken", says("reading the kubeconfig "+path))
-	place(t, path, []byte(server.kubeconfig(tokenUser("system:node:b"))))
-	until("the kubeconfig is replaced", warm)
-	becomes(t, k, "b")
-}
 
 func TestKubelet_FollowsARotatedCertificate(t *testing.T) {
 	t.Parallel()

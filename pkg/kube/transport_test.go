@@ -220,6 +220,19 @@ type nameserver struct {
 // nameservers has the current test's; nil if names are not resolved.
 var nameservers atomic.Pointer[nameserver]
 
+func TestTransport_OutlivesANameserverThatIsDead(t *testing.T) {
+	newNameserver(t).silentFor.Store(2) // The resolver asks for both families.
+	server := serve(t, true, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) })
+	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := clientOf(t, &rest.Config{Host: "https://api.nth.test.:" + port, TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
+	if err := get(t.Context(), client, kube.Read); err != nil {
+		t.Errorf("no request within %s: %v", kube.Read, err)
+	}
+}
+
 // TestMain replaces the resolver for good: lookups outlive the tests that cause them.
 func TestMain(m *testing.M) {
 	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {

@@ -193,22 +193,3 @@ func get(t *testing.T, srv *imdstest.Server, path string) (status int, body stri
 	response, body := do(t, "GET", srv.URL+path, tokenHeader, token(t, srv))
 	return response.StatusCode, body
 }
-
-func TestSimulator_CountsRequests(t *testing.T) {
-	srv := start(t)
-	get(t, srv, spot)
-	get(t, srv, instanceID)
-	do(t, "GET", srv.URL+instanceID)
-	do(t, "PUT", srv.URL+"/latest/api/token")
-
-	counts := srv.Requests()
-	if counts.Total != 6 || counts.Tokens != 3 {
-		t.Errorf("%d requests, %d for tokens; want 6 and 3", counts.Total, counts.Tokens)
-	}
-	if counts.ByPath[spot] != 1 || counts.ByPath[instanceID] != 2 || counts.ByPath["/latest/api/token"] != 3 {
-		t.Errorf("by path: %v", counts.ByPath)
-	}
-	if counts.ByStatus[200] != 3 || counts.ByStatus[404] != 1 || counts.ByStatus[401] != 1 || counts.ByStatus[400] != 1 {
-		t.Errorf("by status: %v", counts.ByStatus)
-	}
-}
