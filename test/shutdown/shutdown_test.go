@@ -109,6 +109,10 @@ func TestReboot_DrainsUnlessItIsForced(t *testing.T) {
 			{"kill -INT 1", true},
 			{"systemctl reboot --force", false},
 		} {
+			grace := grace
+			if !way.drains {
+				grace = time.Minute // longer than a boot, after which the pods are counted
+			}
 			h.Node.AddPods(t, fmt.Sprintf("web-%d", number), pods, lab.Grace(grace), lab.GoesAtGrace())
 			h.RebootBy(t, "sh", "-c", way.command)
 			h.WaitWatching(t)
