@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"net/http"
-	"os/exec"
 	"reflect"
 	"slices"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/lab"
-	"github.com/nth-project/nth/test/tools"
 )
 
 // populate puts one of everything on the node. It returns how many pods a drain has to evict; the names of those that it has to leave
@@ -137,11 +135,7 @@ func TestDrain_BesideKubectlDrain(t *testing.T) {
 	s.node.AddPods(t, "slow", 3, lab.Grace(8*time.Second), lab.GoesAtGrace())
 	s.node.AddDeployment(t, "web", 3, lab.MinAvailable(2), lab.Grace(2*time.Second), lab.GoesAtGrace())
 	s.watch(t)
-	kubectl, err := tools.Path("kubectl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	other := exec.CommandContext(t.Context(), kubectl, "--kubeconfig="+s.cp.Kubeconfig, "drain", s.node.Name, "--ignore-daemonsets", "--force")
+	other := s.cp.Kubectl(t.Context(), "drain", s.node.Name, "--ignore-daemonsets", "--force")
 	ended := make(chan error, 1)
 	go func() {
 		said, err := other.CombinedOutput()

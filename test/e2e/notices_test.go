@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/nth-project/nth/test/internal/lab"
-	"github.com/nth-project/nth/test/tools"
 )
 
 // condition returns one of the node's conditions, or nil.
@@ -68,17 +67,13 @@ func TestNotices_OfADrainAreInTheCluster(t *testing.T) {
 
 	for _, reason := range []string{"SpotInterruption", "Draining", "CordonAndDrain", "Uncordon"} {
 		about := fields.Set{"involvedObject.kind": "Node", "involvedObject.uid": s.node.Name, "reason": reason}
-		await(t, "there is an Event "+reason, func() bool { return len(s.eventsOf(t, "default", about)) > 0 })
+		lab.Await(t, "there is an Event "+reason, func() bool { return len(s.eventsOf(t, "default", about)) > 0 })
 		e := s.eventsOf(t, "default", about)[0]
 		if e.Annotations["node"] != s.node.Name || e.Type != corev1.EventTypeNormal || e.Source.Host != s.node.Name {
 			t.Errorf("the Event %s is %+v", reason, e)
 		}
 	}
-	kubectl, err := tools.Path("kubectl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	described, err := exec.CommandContext(t.Context(), kubectl, "--kubeconfig="+s.cp.Kubeconfig, "describe", "node", s.node.Name).CombinedOutput()
+	described, err := s.cp.Kubectl(t.Context(), "describe", "node", s.node.Name).CombinedOutput()
 	if err != nil || !strings.Contains(string(described), "CordonAndDrain") {
 		t.Errorf("kubectl describe node does not show the Events: %v\n%s", err, described)
 	}
@@ -150,7 +145,7 @@ func (s *stage) scheduled(t *testing.T, name string, affinity *corev1.Affinity) 
 		t.Fatal(err)
 	}
 	status := corev1.ConditionUnknown
-	await(t, "the scheduler has judged the pod "+name, func() bool {
+	lab.Await(t, "the scheduler has judged the pod "+name, func() bool {
 		pod, err := pods.Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)

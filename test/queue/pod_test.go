@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"net/http"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -19,7 +18,6 @@ import (
 	"github.com/nth-project/nth/test/internal/daemon"
 	"github.com/nth-project/nth/test/internal/lab"
 	"github.com/nth-project/nth/test/internal/region"
-	"github.com/nth-project/nth/test/tools"
 )
 
 // startBelow starts an nth-queue that takes itself for a pod on a node, which there is then, in the namespace of the first.
@@ -100,11 +98,7 @@ const podManifest = "../../packaging/kubernetes/nth-queue.yaml"
 // kubectl runs it with something to read, and returns what it says.
 func kubectl(t *testing.T, cp *lab.ControlPlane, input []byte, args ...string) string {
 	t.Helper()
-	program, err := tools.Path("kubectl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	command := exec.Command(program, append([]string{"--kubeconfig", cp.Kubeconfig}, args...)...)
+	command := cp.Kubectl(t.Context(), args...)
 	command.Stdin = bytes.NewReader(input)
 	said, err := command.CombinedOutput()
 	if err != nil {

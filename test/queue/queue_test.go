@@ -5,7 +5,6 @@ package queue_test
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"regexp"
 	"slices"
 	"sync"
@@ -17,7 +16,6 @@ import (
 	"github.com/nth-project/nth/test/internal/daemon"
 	"github.com/nth-project/nth/test/internal/lab"
 	"github.com/nth-project/nth/test/internal/region"
-	"github.com/nth-project/nth/test/tools"
 )
 
 func TestMain(m *testing.M) { os.Exit(lab.Main(m, 6)) }
@@ -32,22 +30,13 @@ type scene struct {
 
 const manifest = "../../packaging/kubernetes/nth-queue-rbac.yaml"
 
-// granted gives the rights of the manifest, once for all tests.
-var granted sync.Once
+// granting gives the rights of the manifest, once for all tests.
+var granting sync.Once
 
 func newScene(t *testing.T) *scene {
 	t.Helper()
 	cp := lab.Shared(t)
-	granted.Do(func() {
-		kubectl, err := tools.Path("kubectl")
-		if err != nil {
-			t.Fatal(err)
-		}
-		said, err := exec.Command(kubectl, "--kubeconfig", cp.Kubeconfig, "apply", "-f", manifest).CombinedOutput()
-		if err != nil {
-			t.Fatalf("granting rights: %v\n%s", err, said)
-		}
-	})
+	granting.Do(func() { kubectl(t, cp, nil, "apply", "-f", manifest) })
 	s := &scene{Region: region.New(t), cp: cp, kubeconfig: cp.AddUser(t, "nth-queue-on-a-host", "nth-queue").Kubeconfig}
 	s.early = &early{cp: cp, nodes: map[string]string{}}
 	s.Deleting(func(m region.Message) { s.early.judge(t, m) })

@@ -1,7 +1,9 @@
 package lab
 
 import (
+	"context"
 	"fmt"
+	"os/exec"
 	"path/filepath"
 	"time"
 
@@ -9,6 +11,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/nth-project/nth/test/tools"
 )
 
 // A Credential is one identity at the API server.
@@ -43,6 +47,16 @@ func (cp *ControlPlane) credential(file, user string, groups ...string) (Credent
 		return Credential{}, fmt.Errorf("making a client for %q: %w", user, err)
 	}
 	return c, nil
+}
+
+// Kubectl prepares a run of kubectl with the administrator's rights, which ends with ctx.
+func (cp *ControlPlane) Kubectl(ctx context.Context, args ...string) *exec.Cmd {
+	path, err := tools.Path("kubectl")
+	command := exec.CommandContext(ctx, path, append([]string{"--kubeconfig=" + cp.Kubeconfig}, args...)...)
+	if err != nil {
+		command.Err = err
+	}
+	return command
 }
 
 // Portable is the text of the kubeconfig for another machine: it refers to no file, but for what change makes of it, which may be nil.

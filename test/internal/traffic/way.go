@@ -4,12 +4,10 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os/exec"
 	"time"
 
 	"github.com/nth-project/nth/test/internal/lab"
 	"github.com/nth-project/nth/test/internal/node"
-	"github.com/nth-project/nth/test/tools"
 )
 
 // A Way is a way to lose a node.
@@ -47,16 +45,12 @@ const handlerLooksEvery = 2 * time.Second
 
 // drainWithKubectl drains the node with an administrator's rights until ctx ends. It begins when the notice is there.
 func drainWithKubectl(ctx context.Context, s *scene) error {
-	kubectl, err := tools.Path("kubectl")
-	if err != nil {
-		return err
-	}
 	select {
 	case <-time.After(rand.N(handlerLooksEvery)): // any moment between two looks is as likely as another
 	case <-ctx.Done():
 		return nil
 	}
-	drain := exec.CommandContext(ctx, kubectl, "--kubeconfig="+s.cp.Kubeconfig, "drain", s.doomed.Node.Name,
+	drain := s.cp.Kubectl(ctx, "drain", s.doomed.Node.Name,
 		"--ignore-daemonsets", "--delete-emptydir-data", "--force", "--grace-period=-1", "--timeout=120s")
 	if said, err := drain.CombinedOutput(); err != nil && ctx.Err() == nil { // The handler goes with the machine.
 		return fmt.Errorf("running kubectl drain: %w\n%s", err, said)
