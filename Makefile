@@ -121,34 +121,37 @@ $(LINT):
 	@cd $(LINT_MODULE) && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $@.new github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	@mv $@.new $@
 
+MEASURE := go test ./internal/bench -v -count=1 -timeout 0
+
 # The build of nth that it is compared with is kept under the name of its commit.
 BASED := $(if $(BASE),$(CURDIR)/.cache/bin/nth-$(shell git rev-parse --verify --short=12 '$(BASE)^{commit}'))
 
 .PHONY: bench
-bench: ## measure nth, and print it with the targets (ONLY=polling measures that; BASE=v1.2.3 compares it with that revision)
+bench: lab ## measure nth, and print it with the targets (ONLY=polling measures that; BASE=v1.2.3 compares it with that revision)
 	@[ -z "$(BASED)" ] || [ -x "$(BASED)" ] || { source=$$(mktemp -d) && trap 'rm -rf "$$source"' EXIT && \
 		git archive '$(BASE)' | tar -x -C "$$source" && mkdir -p .cache/bin && cd "$$source" && \
 		CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o '$(BASED)' ./cmd/nth; }
-	@cd test && go run ./cmd/bench $(if $(ONLY),-only '$(ONLY)') $(if $(BASE),-base $(BASED))
+	@cd test && NTH_BENCH=nth ONLY='$(ONLY)' BASE='$(BASED)' $(MEASURE)
 
 .PHONY: compare
 compare: lab ## measure nth and aws-node-termination-handler, in turns, and print the table of README.md
-	@cd test && go run ./cmd/bench -compare
+	@cd test && go run ./cmd/labtools handler
+	@cd test && NTH_BENCH=compare $(MEASURE)
 
 .PHONY: bench-queue
 bench-queue: lab ## measure nth-queue in storms on 30, 100 and 1,000 nodes (NODES=5000: 1,000 of so many)
-	@cd test && go run ./cmd/bench -queue $(if $(NODES),-nodes $(NODES))
+	@cd test && NTH_BENCH=queue NODES='$(NODES)' $(MEASURE)
 
 .PHONY: replay
 replay: lab ## replay the busiest day of recorded spot preemptions, in the format of NSDI'24: TRACES=dir
 	@: "$${TRACES:?say where they are, as in TRACES=test/internal/trace/testdata/small}"
 	@histories=$$(mktemp -d) && trap 'rm -rf "$$histories"' EXIT && \
-		(cd test && go run ./cmd/bench -replay '$(abspath $(TRACES))' -histories "$$histories") && \
+		(cd test && NTH_BENCH=replay TRACES='$(abspath $(TRACES))' HISTORIES="$$histories" $(MEASURE)) && \
 		HISTORIES="$$histories" go test ./pkg/internal/simulation -run Kept -count=1 -timeout 0 -v
 
 .PHONY: demo
 demo: lab ## watch nth drain a node that EC2 takes back, on a real control plane
-	@cd test && go run ./cmd/demo
+	@cd test && go test ./demo -v -count=1
 
 .PHONY: node
 node: lab ## count the requests lost with nodes that have real containers, in about a quarter of an hour
@@ -156,8 +159,8 @@ node: lab ## count the requests lost with nodes that have real containers, in ab
 	@cd test && NTH_NIGHTLY=1 go test ./node -run Requests -v -count=1 -timeout 60m
 
 .PHONY: recording
-recording: ## record "nth rehearse", and draw the picture in README.md
-	@cd test && go run ./cmd/recording ../docs/rehearse.svg
+recording: ## type "nth rehearse", and draw the picture in README.md
+	@cd test && NTH_RECORDING=1 go test ./docs -run Picture -count=1
 
 .PHONY: crash
 crash: lab ## kill nth in a hundred drains at random moments, and break what it depends on (about five minutes)

@@ -5,14 +5,11 @@
 // kernel's. Nothing fails for being slow: the numbers stand beside their targets, for the reader to judge. The machine's speed
 // changes from minute to minute, so whatever is compared is measured in turns, and medians are printed.
 //
-// nth.go measures nth, queue.go nth-queue, and handler.go nth beside aws-node-termination-handler.
+// nth.go measures nth, queue.go nth-queue, replay.go that in a recorded day, and handler.go nth beside aws-node-termination-handler.
 package bench
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"runtime"
 	"slices"
@@ -20,7 +17,6 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/test/internal/lab"
-	"github.com/nth-project/nth/test/tools"
 )
 
 // A part is one measurement.
@@ -29,39 +25,21 @@ type part struct {
 	measure func(lab.TB) []row
 }
 
-// run starts the lab with the programs apart that are named, takes the parts in whose name only is, and prints their table to out. It
-// ends early when ctx does.
-func run(ctx context.Context, out io.Writer, only string, parts func(lab.TB) []part, apart ...string) error {
-	return inLab(ctx, out, func(t lab.TB) {
-		fmt.Fprintf(out, "measuring on %d processors, load %s; some minutes\n", runtime.NumCPU(), loadNow())
-		var rows []row
-		for _, p := range parts(t) {
-			if !strings.Contains(p.what, only) {
-				continue
-			}
-			began := time.Now()
-			fmt.Fprintf(out, "  %-36s", p.what)
-			rows = append(rows, p.measure(t)...)
-			fmt.Fprintf(out, "%5.1f s, load %s\n", time.Since(began).Seconds(), loadNow())
+// run takes the parts in whose name only is, and prints their table.
+func run(t lab.TB, only string, parts ...part) {
+	t.Helper()
+	fmt.Printf("measuring on %d processors, load %s; some minutes\n", runtime.NumCPU(), loadNow())
+	var rows []row
+	for _, p := range parts {
+		if !strings.Contains(p.what, only) {
+			continue
 		}
-		fmt.Fprintf(out, "\n%s\nload now %s\n", table(rows), loadNow())
-	}, apart...)
-}
-
-// inLab starts the lab and measures. What is started keeps its files in one directory, which stays if a measurement has failed.
-func inLab(ctx context.Context, out io.Writer, measure func(lab.TB), apart ...string) error {
-	if err := tools.Build(ctx, out, apart...); err != nil {
-		return err
+		began := time.Now()
+		fmt.Printf("  %-36s", p.what)
+		rows = append(rows, p.measure(t)...)
+		fmt.Printf("%5.1f s, load %s\n", time.Since(began).Seconds(), loadNow())
 	}
-	dir, err := os.MkdirTemp("", "nth-bench-")
-	if err != nil {
-		return fmt.Errorf("making a place for files: %w", err)
-	}
-	err = errors.Join(os.Setenv("TMPDIR", dir), lab.Run(ctx, out, measure))
-	if err == nil || ctx.Err() != nil {
-		err = errors.Join(err, os.RemoveAll(dir))
-	}
-	return err
+	fmt.Printf("\n%s\nload now %s\n", table(rows), loadNow())
 }
 
 // loadNow is how busy the machine was in the last minute; with other work on it the numbers say little.

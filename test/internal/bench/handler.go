@@ -2,17 +2,14 @@ package bench
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -44,24 +41,19 @@ type figure struct {
 	size          float64 // MB of the program's file
 }
 
-// Compare measures nth and aws-node-termination-handler in turns, some five minutes, and prints the comparison to out in Markdown.
-func Compare(ctx context.Context, out io.Writer) error {
+// compare measures nth and aws-node-termination-handler in turns, some five minutes, and prints the comparison in Markdown.
+func compare(t lab.TB) {
 	release, err := tools.Version("handler")
 	if err != nil {
-		return err
+		t.Fatalf("%v", err)
 	}
+	fmt.Printf("measuring nth and the handler on %d processors, load %s; some minutes\n", runtime.NumCPU(), loadNow())
 	var nth, handler figure
-	err = inLab(ctx, out, func(t lab.TB) {
-		fmt.Fprintf(out, "measuring nth and the handler on %d processors, load %s; some minutes\n", runtime.NumCPU(), loadNow())
-		b := &bench{cp: lab.ForTest(t)}
-		b.compare(t, &nth, &handler)
-	}, "handler")
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(out, "\n| | nth | aws-node-termination-handler %s, IMDS mode |\n|---|--:|--:|\n", release)
+	b := &bench{cp: lab.ForTest(t)}
+	b.compare(t, &nth, &handler)
+	fmt.Printf("\n| | nth | aws-node-termination-handler %s, IMDS mode |\n|---|--:|--:|\n", release)
 	row := func(what, format string, of func(figure) []any) {
-		fmt.Fprintf(out, "| %s | "+format+" | "+format+" |\n", append(append([]any{what}, of(nth)...), of(handler)...)...)
+		fmt.Printf("| %s | "+format+" | "+format+" |\n", append(append([]any{what}, of(nth)...), of(handler)...)...)
 	}
 	row(fmt.Sprintf("from the notice to the cordon: median of %d (longest)", events), "%.2f s (%.2f s)",
 		func(f figure) []any { return []any{f.cordon.median(), f.cordon.worst()} })
@@ -69,9 +61,8 @@ func Compare(ctx context.Context, out io.Writer) error {
 		func(f figure) []any { return []any{f.drain.median()} })
 	row("resident memory: watching (most during that drain)", "%.0f MB (%.0f MB)", func(f figure) []any { return []any{f.idle, f.peak} })
 	row("program", "%.0f MB", func(f figure) []any { return []any{f.size} })
-	fmt.Fprintf(out, "\nBoth with their own defaults, in turns, on one machine with %d processors, a real API server, and pods that end at once.\n\nload now %s\n",
+	fmt.Printf("\nBoth with their own defaults, in turns, on one machine with %d processors, a real API server, and pods that end at once.\n\nload now %s\n",
 		runtime.NumCPU(), loadNow())
-	return nil
 }
 
 func (b *bench) compare(t lab.TB, nth, handler *figure) {
@@ -174,15 +165,11 @@ func (b *bench) handle(t lab.TB) *handler {
 		t.Fatalf("starting the handler: %v", err)
 	}
 	t.Cleanup(h.stop)
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+	lab.Await(t, "the handler watches, by "+log.Name(), func() bool {
 		said, err := os.ReadFile(log.Name())
-		if err == nil && bytes.Contains(said, []byte("Started watching for interruption events")) {
-			return h
-		}
-		if time.Now().After(deadline) || t.Context().Err() != nil {
-			t.Fatalf("waiting for the handler to watch: it says\n%s", strings.TrimSpace(string(said)))
-		}
-	}
+		return err == nil && bytes.Contains(said, []byte("Started watching for interruption events"))
+	})
+	return h
 }
 
 // stop ends the handler, if it has not been ended.

@@ -3,9 +3,7 @@ package bench
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"fmt"
-	"io"
 	"regexp"
 	"strconv"
 	"strings"
@@ -32,10 +30,10 @@ const (
 	oneBegins = 20
 )
 
-// RunQueue measures what nth-queue costs in storms of interruptions, and prints the table to out. The Nodes are plain objects: no kubelet
+// measureQueue measures what nth-queue costs in storms of interruptions, and prints the table. The Nodes are plain objects: no kubelet
 // is played, so that the processors are the API server's, nth-queue's and the bare client's. nodes is the size of the only cluster that is
 // measured; 0 measures the usual ones.
-func RunQueue(ctx context.Context, out io.Writer, nodes int) error {
+func measureQueue(t lab.TB, nodes int) {
 	sizes := map[int]int{30: 3, 100: 3, 1000: 1} // with the number of rounds
 	if nodes > 0 {
 		sizes = map[int]int{nodes: 1}
@@ -47,7 +45,7 @@ func RunQueue(ctx context.Context, out io.Writer, nodes int) error {
 			delete(sizes, size)
 		}
 	}
-	return run(ctx, out, "", func(lab.TB) []part { return parts }, "fauxqs")
+	run(t, "", parts...)
 }
 
 // growth is one cluster that is measured in.

@@ -1,9 +1,7 @@
 package bench
 
 import (
-	"context"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,40 +19,38 @@ import (
 // grace is what a pod of a replay takes to end.
 const grace = 30 * time.Second
 
-// Replay lets the busiest day of a directory of traces happen to nth-queue, and prints to out what was drained in time. Each preemption takes a
+// replayTraces lets the busiest day of a directory of traces happen to nth-queue, and prints what was drained in time. Each preemption takes a
 // node of its own, which is there from the beginning. It writes the day of each trace into histories, for pkg/internal/simulation.
-func Replay(ctx context.Context, out io.Writer, dir, histories string) error {
+func replayTraces(t lab.TB, dir, histories string) {
 	traces, err := trace.Read(dir)
 	if err != nil {
-		return err
+		t.Fatalf("%v", err)
 	}
 	day := trace.Busiest(traces)
-	for _, t := range day {
-		if err := os.WriteFile(filepath.Join(histories, t.Name+".txt"), []byte(t.History()), 0o600); err != nil {
-			return fmt.Errorf("writing a history: %w", err)
+	for _, zone := range day {
+		if err := os.WriteFile(filepath.Join(histories, zone.Name+".txt"), []byte(zone.History()), 0o600); err != nil {
+			t.Fatalf("writing a history: %v", err)
 		}
 	}
 	preemptions := trace.Preemptions(day)
 	if n := len(preemptions); n == 0 || n > mostMessages {
-		return fmt.Errorf("%s: its busiest day has %d preemptions, and a replay should have 1 to %d", dir, n, mostMessages)
+		t.Fatalf("%s: its busiest day has %d preemptions, and a replay should have 1 to %d", dir, n, mostMessages)
 	}
-	fmt.Fprintf(out, "%d preemptions in the busiest day of %d traces, the last after %s; %d times faster\n",
+	fmt.Printf("%d preemptions in the busiest day of %d traces, the last after %s; %d times faster\n",
 		len(preemptions), len(traces), preemptions[len(preemptions)-1], storm.Faster)
-	return run(ctx, out, "", func(lab.TB) []part {
-		return []part{{"replaying", func(t lab.TB) []row { return replay(t, out, preemptions) }}}
-	}, "fauxqs")
+	run(t, "", part{"replaying", func(t lab.TB) []row { return replay(t, preemptions) }})
 }
 
-func replay(t lab.TB, out io.Writer, preemptions []time.Duration) []row {
+func replay(t lab.TB, preemptions []time.Duration) []row {
 	cp, r := lab.ForTest(t), region.New(t)
-	fmt.Fprintf(out, "\n  making %d nodes of %d pods\n", len(preemptions), podsPerStormed)
+	fmt.Printf("\n  making %d nodes of %d pods\n", len(preemptions), podsPerStormed)
 	nodes := storm.New(t, cp, r, len(preemptions), podsPerStormed, grace)
 	metrics := filepath.Join(os.TempDir(), "nth-queue.prom")
 	consumer := daemon.StartQueue(t, daemon.QueueOptions{
 		Kubeconfig: cp.Kubeconfig, URL: r.QueueURL, Endpoint: r.URL, Settings: fmt.Sprintf("[metrics]\ntextfile = %q\n", metrics),
 	})
 	consumer.WaitStatus(t, "reading the queue")
-	all := nodes.Replay(t, r, preemptions, out)
+	all := nodes.Replay(t, r, preemptions, os.Stdout)
 	time.Sleep(2 * time.Second) // The metrics are written every second.
 	asked := requests(t, metrics)
 	consumer.Stop(t)

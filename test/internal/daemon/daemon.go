@@ -139,11 +139,10 @@ func (m *Machine) BootID() string { return fmt.Sprintf("00000000-0000-4000-8000-
 
 // Daemon is a running nth, or one that has ended.
 type Daemon struct {
-	machine *Machine
-	cmd     *exec.Cmd
-	words   *words
-	done    chan struct{}
-	err     error
+	cmd   *exec.Cmd
+	words *words
+	done  chan struct{}
+	err   error
 }
 
 // Start starts nth on the machine. It ends with the test at the latest.
@@ -166,7 +165,7 @@ func (m *Machine) launch(t lab.TB, name string, cmd *exec.Cmd) *Daemon {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	d := &Daemon{machine: m, cmd: cmd, words: words, done: make(chan struct{})}
+	d := &Daemon{cmd: cmd, words: words, done: make(chan struct{})}
 	cmd.Env = append(append(os.Environ(), "NOTIFY_SOCKET="+socket), cmd.Env...)
 	cmd.Stderr = words
 	if err := lab.StartBound(cmd, func(err error) { d.err = err; close(d.done) }); err != nil {
@@ -184,9 +183,6 @@ func (m *Machine) launch(t lab.TB, name string, cmd *exec.Cmd) *Daemon {
 
 // PID is the process's ID.
 func (d *Daemon) PID() int { return d.cmd.Process.Pid }
-
-// Done is closed when the process has ended.
-func (d *Daemon) Done() <-chan struct{} { return d.done }
 
 // Stop asks nth to stop, and fails the test unless it exits with status 0.
 func (d *Daemon) Stop(t lab.TB) {

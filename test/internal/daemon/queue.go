@@ -41,12 +41,6 @@ func StartQueue(t lab.TB, opts QueueOptions) *Daemon {
 	return d
 }
 
-// Configure writes other settings for an nth-queue, which reads them at a Reload.
-func (d *Daemon) Configure(t lab.TB, settings string) {
-	t.Helper()
-	d.machine.write(t, d.machine.DropIn(), settings)
-}
-
 // Ask runs another command of a daemon's program with the same settings, and returns what it says.
 func (d *Daemon) Ask(command string) (string, error) {
 	ask := exec.Command(d.cmd.Path, append([]string{command}, d.cmd.Args[2:]...)...)

@@ -31,9 +31,6 @@ type words struct {
 
 	ready  bool
 	status string
-	// reloading is between RELOADING=1 and the READY=1 that ends it; reloads counts those ends.
-	reloading bool
-	reloads   int
 
 	socket *net.UnixConn // plays systemd's side of sd_notify
 }
@@ -69,12 +66,6 @@ func (w *words) notified(assignment string) {
 	switch name {
 	case "READY":
 		w.ready = true
-		if w.reloading {
-			w.reloading = false
-			w.reloads++
-		}
-	case "RELOADING":
-		w.reloading = true
 	case "STATUS":
 		w.status = value
 	}
@@ -153,7 +144,7 @@ func (w *words) String() string {
 }
 
 // Follow calls heard with every message of the daemon, also with those that it has written already, in sequence and one at a time. It
-// must not ask for the daemon's words. After Done there are no more.
+// must not ask for the daemon's words.
 func (d *Daemon) Follow(heard func(Entry)) {
 	d.words.mu.Lock()
 	defer d.words.mu.Unlock()

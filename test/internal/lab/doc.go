@@ -1,4 +1,4 @@
-// Package lab gives a test, or a person, a Kubernetes cluster with real rules
+// Package lab gives a test a Kubernetes cluster with real rules
 // and simulated machines.
 //
 // The rules are real: etcd, kube-apiserver with the Node authorizer and the
@@ -23,7 +23,7 @@
 //
 // Shared starts one control plane for all tests of a package; each test has
 // nodes and a namespace of its own. ForTest starts one for a single test that
-// wants to stop or freeze the API server. Run lets a program use the same calls.
+// wants to stop or freeze the API server.
 //
 // The programs are built by the package tools beside this one; the processes
 // die with the process that started them, however that one dies.

@@ -2,28 +2,16 @@ package lab
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
-	"runtime"
 	"strconv"
 	"sync"
 	"testing"
 )
 
-// TB is what the lab needs of the one who uses it. *testing.T and *testing.B
-// have it; Run gives it to a program.
-type TB interface {
-	Name() string
-	Context() context.Context
-	Helper()
-	Logf(format string, args ...any)
-	Fatalf(format string, args ...any)
-	Failed() bool
-	Cleanup(f func())
-}
+// TB is a test that uses the lab.
+type TB = testing.TB
 
 // ForTest starts a control plane that belongs to t alone and ends with it.
 func ForTest(t TB) *ControlPlane {
@@ -84,7 +72,10 @@ func Shared(t TB) *ControlPlane {
 	return plane
 }
 
-// Main runs the tests of a package that uses Shared, so many of those side by side that are parallel, and ends the control
+// Scratch is a directory for what the tests of a package make once and share. It needs Main to remove it.
+var Scratch = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "nth-scratch-") })
+
+// Main runs the tests of a package that uses Shared or Scratch, so many of those side by side that are parallel, and ends the control
 // plane after them. They wait far more than they work, so that their number does not depend on that of processors; "-parallel"
 // overrides it. A package calls it as
 //
@@ -97,86 +88,8 @@ func Main(m *testing.M, sideBySide int) int {
 			fmt.Fprintln(os.Stderr, "stopping the control plane:", err)
 		}
 	}
-	return status
-}
-
-// Run lets a program use the lab as a test does. What f logs goes to out, line
-// by line. A Fatalf ends f and becomes Run's error. Before Run returns it undoes
-// what was started, the last first; an end of ctx makes every wait in f fail.
-func Run(ctx context.Context, out io.Writer, f func(t TB)) error {
-	p := &performance{ctx: ctx, out: out}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		defer p.clean()
-		f(p)
-	}()
-	<-ended
-	return p.failure()
-}
-
-// A performance is a run of the lab outside of a test.
-type performance struct {
-	ctx context.Context
-	out io.Writer
-
-	mu       sync.Mutex
-	err      error
-	cleanups []func()
-}
-
-// Name stands in for the name of a test.
-func (p *performance) Name() string { return "demo" }
-
-// Context ends when the program is asked to end.
-func (p *performance) Context() context.Context { return p.ctx }
-
-// Helper has no meaning outside of a test.
-func (p *performance) Helper() {}
-
-// Logf writes a line.
-func (p *performance) Logf(format string, args ...any) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	fmt.Fprintf(p.out, format+"\n", args...)
-}
-
-// Fatalf ends the goroutine that calls it, which is the one that runs f.
-func (p *performance) Fatalf(format string, args ...any) {
-	p.mu.Lock()
-	p.err = errors.Join(p.err, fmt.Errorf(format, args...))
-	p.mu.Unlock()
-	runtime.Goexit()
-}
-
-// Failed reports whether Fatalf was called.
-func (p *performance) Failed() bool { return p.failure() != nil }
-
-// Cleanup has f called when the program is done with the lab.
-func (p *performance) Cleanup(f func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.cleanups = append(p.cleanups, f)
-}
-
-func (p *performance) failure() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.err
-}
-
-// clean calls the cleanups, those too that a cleanup adds.
-func (p *performance) clean() {
-	for {
-		p.mu.Lock()
-		last := len(p.cleanups) - 1
-		if last < 0 {
-			p.mu.Unlock()
-			return
-		}
-		f := p.cleanups[last]
-		p.cleanups = p.cleanups[:last]
-		p.mu.Unlock()
-		f()
+	if dir, err := Scratch(); err == nil {
+		_ = os.RemoveAll(dir) // it may stay if it must
 	}
+	return status
 }

@@ -1,17 +1,15 @@
-// The demo command shows nth draining a node that EC2 takes back: "make demo" runs it. The control plane is a real one, nth is the
+// Package demo shows nth draining a node that EC2 takes back: "make demo" runs it. The control plane is a real one, nth is the
 // program that is shipped, run as a process with a kubelet's credential, and the metadata service speaks EC2's protocol.
-package main
+package demo
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
+	"strings"
 	"sync"
-	"syscall"
+	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -21,7 +19,6 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/daemon"
 	"github.com/nth-project/nth/test/internal/lab"
-	"github.com/nth-project/nth/test/tools"
 )
 
 const (
@@ -31,36 +28,20 @@ const (
 	joinAfter = 3 * time.Second
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+func TestDemo_EndsWithADrainedNode(t *testing.T) {
 	klog.SetLogger(logr.Discard()) // client-go's words about its watches belong nowhere in the timeline
-	if err := give(ctx, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "demo:", err)
-		os.Exit(1)
+	var shown strings.Builder
+	play(t, io.MultiWriter(os.Stdout, &shown))
+	for _, want := range []string{"EC2      announces", "cluster  cordoned", "nth      disruption budget", " 7 pods gone, nothing left"} {
+		if !strings.Contains(shown.String(), want) {
+			t.Errorf("it does not show %q", want)
+		}
 	}
-}
-
-// give gives the demo. It returns nil if the node ended cordoned and empty of evictable pods in time. What it started is gone then.
-func give(ctx context.Context, out io.Writer) error {
-	fmt.Fprintln(out, "EC2 takes a spot instance back, and nth drains its node, on a real control plane.")
-	if err := tools.Build(ctx, out); err != nil {
-		return err
-	}
-	dir, err := os.MkdirTemp("", "nth-demo-")
-	if err != nil {
-		return fmt.Errorf("making a place for files: %w", err)
-	}
-	// Everything that is started keeps its files there.
-	err = errors.Join(os.Setenv("TMPDIR", dir), lab.Run(ctx, out, func(t lab.TB) { play(t, out) }))
-	if err == nil || ctx.Err() != nil {
-		err = errors.Join(err, os.RemoveAll(dir))
-	}
-	return err
 }
 
 // play furnishes the lab, announces the interruption and prints what comes of it.
-func play(t lab.TB, out io.Writer) {
+func play(t *testing.T, out io.Writer) {
+	fmt.Fprintln(out, "EC2 takes a spot instance back, and nth drains its node, on a real control plane.")
 	node := lab.ForTest(t).AddNode(t)
 	node.AddDaemonSet(t, "log-agent")
 	node.AddDeployment(t, "web", 3, lab.MinAvailable(2))
@@ -80,12 +61,8 @@ func play(t lab.TB, out io.Writer) {
 	nth.Follow(show.said)
 	show.row(began, "EC2", "announces the end of the machine at "+deadline.UTC().Format("15:04:05 UTC"))
 	imds.SetSpot("terminate", deadline)
-	select {
-	case <-time.After(joinAfter):
-		show.row(time.Now(), "cluster", node.AddSpare(t).Name+" joins")
-	case <-nth.Done():
-	case <-t.Context().Done():
-	}
+	time.Sleep(joinAfter)
+	show.row(time.Now(), "cluster", node.AddSpare(t).Name+" joins")
 	nth.WaitLog(t, systemd.Drained)
 	left := time.Until(deadline)
 	node.WaitEmpty(t)
