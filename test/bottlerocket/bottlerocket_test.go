@@ -10,7 +10,7 @@ import (
 	"github.com/nth-project/nth/test/internal/lab"
 )
 
-func TestMain(m *testing.M) { os.Exit(bottlerocket.Main(m, 4)) }
+func TestMain(m *testing.M) { os.Exit(lab.Main(m, 4)) }
 
 // twoMinutes is the notice that EC2 gives; nth believes no longer one.
 func twoMinutes() time.Time { return time.Now().Add(2 * time.Minute) }

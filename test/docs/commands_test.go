@@ -12,11 +12,14 @@ import (
 	"testing"
 
 	"github.com/nth-project/nth/test/internal/docs"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
-// programs builds what operators run, in a directory of the test binary's own.
+func TestMain(m *testing.M) { os.Exit(lab.Main(m, 1)) }
+
+// programs builds what operators run.
 var programs = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "nth-docs-")
+	dir, err := lab.Scratch()
 	if err != nil {
 		return "", err
 	}
@@ -25,14 +28,6 @@ var programs = sync.OnceValues(func() (string, error) {
 	build.Stderr = os.Stderr
 	return dir, build.Run()
 })
-
-func TestMain(m *testing.M) {
-	status := m.Run()
-	if dir, err := programs(); err == nil {
-		_ = os.RemoveAll(dir)
-	}
-	os.Exit(status)
-}
 
 // ours returns the directory with the programs.
 func ours(t *testing.T) string {

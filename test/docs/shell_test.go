@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/nth-project/nth/test/internal/docs"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // standard is the address in the pages, for which each test has one of its own.
@@ -28,7 +28,7 @@ func shell(t *testing.T) docs.Terminal {
 		link(t, filepath.Join(top, dir), filepath.Join(home, dir))
 	}
 	link(t, ours(t), filepath.Join(home, "bin"))
-	address := free(t)
+	address := lab.FreeAddress(t)
 	bash := exec.CommandContext(t.Context(), "bash")
 	bash.Dir = home
 	bash.Env = append(os.Environ(), "HOME="+home, "NTH_IMDS=http://"+address,
@@ -87,15 +87,4 @@ func link(t *testing.T, to, name string) {
 	if err := os.Symlink(absolute, name); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// free is an address that nobody listens at.
-func free(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }

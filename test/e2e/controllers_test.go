@@ -158,7 +158,7 @@ func TestWebhook_ThatRefusesIsAskedAgainUntilItRelents(t *testing.T) {
 		t.Errorf("nth said %q, want it to say %q", said, want)
 	}
 	s.nth.WaitStatus(t, "the ledger is being closed")
-	await(t, "the webhook is asked again", func() bool { return g.asked.Load() >= 5 })
+	lab.Await(t, "the webhook is asked again", func() bool { return g.asked.Load() >= 5 })
 	if n := len(s.nth.Logged(systemd.PodHeld)); n != 1 {
 		t.Errorf("nth said %d times that the eviction is refused, want once", n)
 	}

@@ -116,16 +116,6 @@ func (s *stage) looks(t *testing.T, document string, count int) {
 	}
 }
 
-// await waits until something is so that cannot be watched.
-func await(t *testing.T, what string, isSo func() bool) {
-	t.Helper()
-	for limit := time.Now().Add(150 * time.Second); !isSo(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(limit) || t.Context().Err() != nil {
-			t.Fatalf("waiting until %s: it is not so", what)
-		}
-	}
-}
-
 // stopAfterLooks gives nth the time in which it would have done what it must not do, and stops it.
 func (s *stage) stopAfterLooks(t *testing.T) {
 	t.Helper()
@@ -140,7 +130,7 @@ func (s *stage) waitDrained(t *testing.T) {
 	s.node.WaitEmpty(t)
 	s.nth.WaitLog(t, systemd.Drained)
 	draining := func(e state.Entry) bool { return e.Phase == state.Draining }
-	await(t, "what nth has just logged is on disk", func() bool { return !slices.ContainsFunc(s.machine.Record(t), draining) })
+	lab.Await(t, "what nth has just logged is on disk", func() bool { return !slices.ContainsFunc(s.machine.Record(t), draining) })
 }
 
 // waitPodsBack waits until the node is schedulable and has taken a pod that was not there before.
@@ -170,23 +160,6 @@ func (s *stage) mustBeSchedulable(t *testing.T) {
 	}
 }
 
-// mustKeepPods fails the test unless all pods are there that were there before, and none is about to go.
-func (s *stage) mustKeepPods(t *testing.T) {
-	t.Helper()
-	var found []types.UID
-	for _, pod := range s.node.Pods(t) {
-		found = append(found, pod.UID)
-		if pod.DeletionTimestamp != nil {
-			t.Errorf("pod %s is about to go, want it to stay", pod.Name)
-		}
-	}
-	for _, id := range s.before {
-		if !slices.Contains(found, id) {
-			t.Errorf("the pod with the UID %s is gone, want it to stay", id)
-		}
-	}
-}
-
 // mustBeUntouched fails the test if nth has ever written to the node, or to its pods.
 func (s *stage) mustBeUntouched(t *testing.T) {
 	t.Helper()
@@ -194,7 +167,7 @@ func (s *stage) mustBeUntouched(t *testing.T) {
 	if written := byNTH(s.node.Object(t)); written != "" {
 		t.Errorf("nth has written to the node: %s", written)
 	}
-	s.mustKeepPods(t)
+	s.mustKeep(t, "", len(s.before))
 }
 
 // byNTH returns the fields of the node that nth has written, as the API server tells them. Its status, which holds a
@@ -230,7 +203,7 @@ func (s *stage) release(t *testing.T, budget string) {
 // mustRemember waits until nth has that phase of its one event on disk, which follows what it logs, and returns the entry.
 func (s *stage) mustRemember(t *testing.T, phase state.Phase) (e state.Entry) {
 	t.Helper()
-	await(t, fmt.Sprintf("nth remembers one event, as %s", phase), func() bool {
+	lab.Await(t, fmt.Sprintf("nth remembers one event, as %s", phase), func() bool {
 		entries := s.machine.Record(t)
 		if len(entries) != 1 {
 			return false

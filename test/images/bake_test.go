@@ -12,7 +12,10 @@ import (
 func TestImageBuilder_RunsWhatAShellCanRead(t *testing.T) {
 	t.Parallel()
 	var component struct {
-		Phases []struct {
+		Name, Description string
+		SchemaVersion     float64
+		Parameters        []map[string]map[string]string
+		Phases            []struct {
 			Name  string
 			Steps []struct {
 				Name, Action string
@@ -20,15 +23,7 @@ func TestImageBuilder_RunsWhatAShellCanRead(t *testing.T) {
 			}
 		}
 	}
-	if err := yaml.UnmarshalStrict(read(t, "image-builder/nth.yaml"), &struct {
-		Name, Description string
-		SchemaVersion     float64
-		Parameters        []map[string]map[string]string
-		Phases            *any
-	}{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.Unmarshal(read(t, "image-builder/nth.yaml"), &component); err != nil {
+	if err := yaml.UnmarshalStrict(read(t, "image-builder/nth.yaml"), &component); err != nil {
 		t.Fatal(err)
 	}
 	scripts := 0

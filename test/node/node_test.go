@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/nth-project/nth/test/internal/node"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
-func TestMain(m *testing.M) { os.Exit(node.Main(m, 4)) }
+func TestMain(m *testing.M) { os.Exit(lab.Main(m, 4)) }

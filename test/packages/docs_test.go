@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nth-project/nth/pkg/imds/imdstest"
 	"github.com/nth-project/nth/test/internal/cache"
 	"github.com/nth-project/nth/test/internal/daemon"
 	"github.com/nth-project/nth/test/internal/docs"
@@ -70,9 +69,7 @@ func inOrder(pages []docs.Page) []docs.Page {
 // metadata service of the drill gets a port of its own.
 func terminal(t *testing.T, h *host.Host) docs.Terminal {
 	t.Helper()
-	free := imdstest.NewServer()
-	address := strings.TrimPrefix(free.URL, "http://")
-	free.Close()
+	address := lab.FreeAddress(t)
 	prelude := `cd /root; export NTH_IMDS=http://` + address + `; sudo() { "$@"; }; `
 	return func(command string) (string, int) {
 		o := h.Try(t, "bash", "-c", prelude+strings.ReplaceAll(command, "127.0.0.1:1338", address))

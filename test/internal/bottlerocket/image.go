@@ -2,43 +2,32 @@ package bottlerocket
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"sync"
-	"testing"
 
 	"github.com/nth-project/nth/test/internal/cache"
 	"github.com/nth-project/nth/test/internal/lab"
 )
 
-// made is the directory with the image of this checkout, an OCI image layout, which the first who asks makes. Main removes it.
+// made is the directory with the image of this checkout, an OCI image layout, which the first who asks makes.
 var made = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "nth-image-")
-	if err != nil {
+	scratch, first := lab.Scratch()
+	top, second := cache.Top()
+	if err := errors.Join(first, second); err != nil {
 		return "", err
 	}
-	remove = func() { _ = os.RemoveAll(dir) }
-	top, err := cache.Top()
-	if err != nil {
-		return "", err
-	}
+	dir := filepath.Join(scratch, "image")
 	build := exec.Command(filepath.Join(top, "bottlerocket", "build"), dir, "0.0.1", runtime.GOARCH)
 	if said, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("making the image: %w\n%s", err, said)
 	}
 	return dir, nil
 })
-
-var remove = func() {}
-
-// Main runs the tests of a package that uses hosts, and then removes what they shared.
-func Main(m *testing.M, sideBySide int) int {
-	defer func() { remove() }()
-	return lab.Main(m, sideBySide)
-}
 
 // config is what an image says about how it is run.
 type config struct{ Entrypoint, Cmd, Env []string }

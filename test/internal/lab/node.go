@@ -10,8 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/kubernetes"
 )
 
 // podsPerNode is the most that a simulated machine takes: a full EC2 node of
@@ -47,9 +45,7 @@ func (cp *ControlPlane) ExpectNode(t TB) *Node {
 	number := cp.nodes.Add(1)
 	name := nodeName(number)
 	node := cp.identify(t, &Node{Name: name, Namespace: fmt.Sprintf("work-%d", number), cp: cp, pool: name})
-	if err := node.createNamespace(t.Context()); err != nil {
-		t.Fatalf("making a namespace for %s: %v", name, err)
-	}
+	cp.AddNamespace(t, node.Namespace)
 	return node
 }
 
@@ -93,9 +89,14 @@ func (cp *ControlPlane) identify(t TB, n *Node) *Node {
 // register makes n exist in the control plane.
 func (n *Node) register(t TB) {
 	t.Helper()
-	if err := createNode(t.Context(), n.Client, n.object()); err != nil {
-		t.Fatalf("registering %s: %v", n.Name, err)
-	}
+	Await(t, n.Name+" is registered", func() bool {
+		_, err := n.Client.CoreV1().Nodes().Create(t.Context(), n.object(), metav1.CreateOptions{})
+		// In its first moments an API server learns what nodes are allowed to do.
+		if err != nil && !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) {
+			t.Fatalf("registering %s: %v", n.Name, err)
+		}
+		return err == nil
+	})
 	n.WaitReady(t)
 }
 
@@ -123,23 +124,6 @@ func tokens() []byte {
 		text = fmt.Appendf(text, "%s,%s,,system:nodes\n", n.Token(), n.user())
 	}
 	return text
-}
-
-// createNode retries what an API server may refuse while it learns, in its
-// first moments, what nodes are allowed to do.
-func createNode(ctx context.Context, client kubernetes.Interface, object *corev1.Node) error {
-	var refused error
-	err := wait.PollUntilContextTimeout(ctx, pollEvery, 10*time.Second, true, func(ctx context.Context) (bool, error) {
-		_, refused = client.CoreV1().Nodes().Create(ctx, object, metav1.CreateOptions{})
-		if apierrors.IsForbidden(refused) || apierrors.IsUnauthorized(refused) {
-			return false, nil
-		}
-		return true, refused
-	})
-	if refused != nil {
-		return refused
-	}
-	return err
 }
 
 // object is what a kubelet on EC2 says about itself.
@@ -177,23 +161,23 @@ func isReady(object *corev1.Node) bool {
 	return false
 }
 
-// createNamespace makes the node's namespace and the account that its pods run
-// as, without waiting for the controller that would make it.
-func (n *Node) createNamespace(ctx context.Context) error {
-	core, no := n.cp.Admin.CoreV1(), false
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.Namespace}}
-	if _, err := core.Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
-		return err
+// AddNamespace makes a namespace and the account that its pods run as, without
+// waiting for the controller that would make it.
+func (cp *ControlPlane) AddNamespace(t TB, name string) {
+	t.Helper()
+	core, no := cp.Admin.CoreV1(), false
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if _, err := core.Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{}); err != nil {
+		t.Fatalf("making the namespace %s: %v", name, err)
 	}
 	account := &corev1.ServiceAccount{
 		ObjectMeta:                   metav1.ObjectMeta{Name: "default"},
 		AutomountServiceAccountToken: &no,
 	}
-	_, err := core.ServiceAccounts(n.Namespace).Create(ctx, account, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		return nil
+	_, err := core.ServiceAccounts(name).Create(t.Context(), account, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatalf("making an account in the namespace %s: %v", name, err)
 	}
-	return err
 }
 
 // remove takes the node and its workloads away from a control plane that other

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"fmt"
+	"net"
 
 	"golang.org/x/sys/unix"
 )
@@ -42,3 +43,14 @@ func (p port) release() { unix.Close(p.fd) }
 
 // url returns the address of a server on the port.
 func (p port) url(scheme string) string { return fmt.Sprintf("%s://127.0.0.1:%d", scheme, p.number) }
+
+// FreeAddress is one of 127.0.0.1 that nobody listens at. Somebody else may before the caller's program does; then that says so.
+func FreeAddress(t TB) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("looking for a free port: %v", err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}

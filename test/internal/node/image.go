@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -9,23 +10,18 @@ import (
 	"sync"
 
 	"github.com/nth-project/nth/test/internal/cache"
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // Image is what every container of a node runs, and its containerd.toml has the name by which it holds pods together. It is pulled from
 // nowhere.
 const Image = "nth.test/container:1"
 
-var remove = func() {}
-
-// image is the archive with the image, which the first who asks makes. Main removes it.
+// image is the archive with the image, which the first who asks makes.
 var image = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "nth-node-")
-	if err != nil {
-		return "", err
-	}
-	remove = func() { _ = os.RemoveAll(dir) }
-	top, err := cache.Top()
-	if err != nil {
+	dir, first := lab.Scratch()
+	top, second := cache.Top()
+	if err := errors.Join(first, second); err != nil {
 		return "", err
 	}
 	build := exec.Command("sh", "-euc", `

@@ -21,7 +21,6 @@ import (
 	"net"
 	"os"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/nth-project/nth/test/internal/host"
@@ -69,12 +68,6 @@ var setupScript string
 
 //go:embed containerd.toml
 var containerdConfig string
-
-// Main runs the tests of a package that uses nodes, and then removes what they shared.
-func Main(m *testing.M, sideBySide int) int {
-	defer func() { remove() }()
-	return lab.Main(m, sideBySide)
-}
 
 // Start boots a machine, makes it a node of the cluster, and returns when that is Ready. What is missing of the programs
 // is built first.
@@ -141,7 +134,7 @@ KillMode=process`)
 // startKubelet starts the kubelet with the settings of the test.
 func (n *Node) startKubelet(t lab.TB, o Options) {
 	t.Helper()
-	port, err := freePort()
+	_, port, err := net.SplitHostPort(lab.FreeAddress(t))
 	if err != nil {
 		t.Fatalf("starting a kubelet: %v", err)
 	}
@@ -165,7 +158,7 @@ RestartSec=1`)
 const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 address: 127.0.0.1
-port: %d
+port: %s
 readOnlyPort: 0
 healthzPort: 0
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
@@ -184,15 +177,4 @@ func (n *Node) unit(t lab.TB, name, text string) {
 	n.Write(t, "/etc/systemd/system/"+name+".service", text+"\n[Install]\nWantedBy=multi-user.target\n")
 	n.Run(t, "systemctl", "daemon-reload")
 	n.Run(t, "systemctl", "enable", "--quiet", "--now", name)
-}
-
-// freePort is one that nobody listens on. Somebody else may before the kubelet does; then the kubelet is started again by
-// systemd, in vain, and the test fails and says so.
-func freePort() (int, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port, nil
 }

@@ -45,13 +45,6 @@ func Direct(message string) string {
 	return encode(e.Detail)
 }
 
-// At is an event of another time than this moment.
-func At(at time.Time, message string) string {
-	e := opened(message)
-	e.Time = at.UTC().Format(time.RFC3339)
-	return encode(e)
-}
-
 func lifecycle(kind, transition, group, hook, instance string) string {
 	return bridged("aws.autoscaling", kind, map[string]any{
 		"LifecycleActionToken": "token-" + instance, "AutoScalingGroupName": group, "LifecycleHookName": hook,

@@ -22,16 +22,10 @@ func NewPlain(t lab.TB, cp *lab.ControlPlane, r *region.Region, nodes, podsPerNo
 	s.name(r, nodes)
 	calm := &Storm{cp: cp, plain: true, label: s.label + "-calm"}
 	calm.name(r, others)
-	for _, do := range []func() error{
-		func() error { return s.makeNamespace(t.Context()) },
-		func() error { return s.makeNodes(t.Context()) },
-		func() error { return calm.makeNodes(t.Context()) },
-		func() error { return s.makePods(t.Context(), podsPerNode) },
-	} {
-		if err := do(); err != nil {
-			t.Fatalf("making %d nodes of %d pods, and %d others: %v", nodes, podsPerNode, others, err)
-		}
-	}
+	cp.AddNamespace(t, s.namespace)
+	s.makeNodes(t)
+	calm.makeNodes(t)
+	s.makePods(t)
 	return s
 }
 
@@ -40,17 +34,12 @@ func NewPlain(t lab.TB, cp *lab.ControlPlane, r *region.Region, nodes, podsPerNo
 func (s *Storm) Again(t lab.TB, stay bool) {
 	t.Helper()
 	s.stays = stay
-	err := inParallel(len(s.Nodes), func(i int) error {
+	inParallel(t, len(s.Nodes), func(i int) error {
 		patch := []byte(`{"spec":{"unschedulable":null},"metadata":{"annotations":{"nth-project.github.io/cordon":null}}}`)
 		_, err := s.cp.Admin.CoreV1().Nodes().Patch(t.Context(), s.Nodes[i], types.MergePatchType, patch, metav1.PatchOptions{})
 		return err
 	})
-	if err == nil {
-		err = s.makePods(t.Context(), s.pods/len(s.Nodes))
-	}
-	if err != nil {
-		t.Fatalf("making a storm again: %v", err)
-	}
+	s.makePods(t)
 }
 
 // name gives so many nodes their instances and names.

@@ -7,12 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -53,53 +52,28 @@ func New(t lab.TB, cp *lab.ControlPlane, r *region.Region, nodes, podsPerNode in
 	s.namespace = s.label
 	t.Cleanup(func() { s.remove(t) })
 	s.name(r, nodes)
-	if err := s.make(t.Context(), podsPerNode); err != nil {
-		t.Fatalf("making %d nodes of %d pods: %v", nodes, podsPerNode, err)
-	}
+	cp.AddNamespace(t, s.namespace)
+	s.makeNodes(t)
+	// kwok overlooks some of the pods that are there before their nodes are Ready.
+	lab.Await(t, "all nodes are Ready", func() bool { return s.unready(t) == 0 })
+	s.makePods(t)
+	lab.Await(t, "all pods run", func() bool { return s.waiting(t) == 0 })
 	return s
 }
 
-func (s *Storm) make(ctx context.Context, podsPerNode int) error {
-	if err := s.makeNamespace(ctx); err != nil {
-		return err
-	}
-	if err := s.makeNodes(ctx); err != nil {
-		return err
-	}
-	// kwok overlooks some of the pods that are there before their nodes are Ready.
-	if err := s.await(ctx, "nodes are not Ready", s.unready); err != nil {
-		return err
-	}
-	if err := s.makePods(ctx, podsPerNode); err != nil {
-		return err
-	}
-	return s.await(ctx, "pods do not run", s.waiting)
-}
-
-func (s *Storm) makeNamespace(ctx context.Context) error {
-	core, no := s.cp.Admin.CoreV1(), false
-	_, err := core.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}, metav1.CreateOptions{})
-	if err != nil {
-		return err
-	}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}, AutomountServiceAccountToken: &no}
-	_, err = core.ServiceAccounts(s.namespace).Create(ctx, account, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) { // a controller makes it, too
-		return nil
-	}
-	return err
-}
-
-func (s *Storm) makeNodes(ctx context.Context) error {
-	return inParallel(len(s.Nodes), func(i int) error {
-		_, err := s.cp.Admin.CoreV1().Nodes().Create(ctx, s.node(i), metav1.CreateOptions{})
+func (s *Storm) makeNodes(t lab.TB) {
+	t.Helper()
+	inParallel(t, len(s.Nodes), func(i int) error {
+		_, err := s.cp.Admin.CoreV1().Nodes().Create(t.Context(), s.node(i), metav1.CreateOptions{})
 		return err
 	})
 }
 
-func (s *Storm) makePods(ctx context.Context, podsPerNode int) error {
-	return inParallel(s.pods, func(i int) error {
-		_, err := s.cp.Admin.CoreV1().Pods(s.namespace).Create(ctx, s.pod(i, s.Nodes[i/podsPerNode]), metav1.CreateOptions{})
+func (s *Storm) makePods(t lab.TB) {
+	t.Helper()
+	podsPerNode := s.pods / len(s.Nodes)
+	inParallel(t, s.pods, func(i int) error {
+		_, err := s.cp.Admin.CoreV1().Pods(s.namespace).Create(t.Context(), s.pod(i, s.Nodes[i/podsPerNode]), metav1.CreateOptions{})
 		return err
 	})
 }
@@ -138,45 +112,30 @@ func (s *Storm) pod(i int, node string) *corev1.Pod {
 	}
 }
 
-// await waits until nothing is counted any more.
-func (s *Storm) await(ctx context.Context, what string, count func(context.Context) (int, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
-	defer cancel()
-	for {
-		left, err := count(ctx)
-		if err != nil || left == 0 {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%d %s: %w", left, what, ctx.Err())
-		case <-time.After(250 * time.Millisecond):
-		}
-	}
-}
-
 // waiting counts the pods that do not run.
-func (s *Storm) waiting(ctx context.Context) (int, error) {
-	pods, err := s.cp.Admin.CoreV1().Pods(s.namespace).List(ctx, metav1.ListOptions{
+func (s *Storm) waiting(t lab.TB) int {
+	t.Helper()
+	pods, err := s.cp.Admin.CoreV1().Pods(s.namespace).List(t.Context(), metav1.ListOptions{
 		FieldSelector: fields.OneTermNotEqualSelector("status.phase", "Running").String(),
 	})
 	if err != nil {
-		return 0, err
+		t.Fatalf("counting pods: %v", err)
 	}
-	return len(pods.Items), nil
+	return len(pods.Items)
 }
 
 // unready counts the nodes that are not Ready.
-func (s *Storm) unready(ctx context.Context) (int, error) {
-	nodes, err := s.cp.Admin.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: stormed + "=" + s.label})
+func (s *Storm) unready(t lab.TB) int {
+	t.Helper()
+	nodes, err := s.cp.Admin.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{LabelSelector: stormed + "=" + s.label})
 	if err != nil {
-		return 0, err
+		t.Fatalf("counting nodes: %v", err)
 	}
 	ready := func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	}
 	nodes.Items = slices.DeleteFunc(nodes.Items, func(n corev1.Node) bool { return slices.ContainsFunc(n.Status.Conditions, ready) })
-	return len(nodes.Items), nil
+	return len(nodes.Items)
 }
 
 // Messages are one spot interruption for each node.
@@ -203,23 +162,14 @@ func (s *Storm) remove(t lab.TB) {
 }
 
 // inParallel does count things, a few at a time.
-func inParallel(count int, do func(int) error) error {
-	var next atomic.Int64
-	var mu sync.Mutex
-	var first error
-	var writers sync.WaitGroup
-	for range 32 {
-		writers.Go(func() {
-			for i := int(next.Add(1)) - 1; i < count; i = int(next.Add(1)) - 1 {
-				if err := do(i); err != nil {
-					mu.Lock()
-					first = errors.Join(first, err)
-					mu.Unlock()
-					return
-				}
-			}
-		})
+func inParallel(t lab.TB, count int, do func(int) error) {
+	t.Helper()
+	var group errgroup.Group
+	group.SetLimit(32)
+	for i := range count {
+		group.Go(func() error { return do(i) })
 	}
-	writers.Wait()
-	return first
+	if err := group.Wait(); err != nil {
+		t.Fatalf("making a storm: %v", err)
+	}
 }
