@@ -12,8 +12,8 @@ import (
 )
 
 // front is the region's address. Requests for SQS go on to the peer.
-func (r *Region) front() http.Handler {
-	target, err := url.Parse(r.peer.url)
+func (r *Region) front(peer string) http.Handler {
+	target, err := url.Parse(peer)
 	if err != nil {
 		panic(err) // it was matched by an expression for URLs
 	}

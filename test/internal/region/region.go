@@ -14,11 +14,16 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	kubetypes "k8s.io/apimachinery/pkg/types"
 
 	"github.com/nth-project/nth/pkg/asg/asgtest"
 	"github.com/nth-project/nth/pkg/ec2/ec2test"
@@ -35,7 +40,7 @@ type Region struct {
 	// URL is the address of all services, and QueueURL the queue's.
 	URL, QueueURL string
 
-	peer *peer
+	queue *sqs.Client // which goes to the peer, past what a test sees
 
 	mu       sync.Mutex
 	received map[string]Message // by receipt handle
@@ -52,14 +57,17 @@ func New(t lab.TB) *Region {
 		Groups: asgtest.New(), EC2: &ec2test.Service{},
 		received: map[string]Message{},
 	}
-	var err error
-	if r.peer, err = sharedPeer(); err != nil {
+	url, err := peer()
+	if err != nil {
 		t.Fatalf("starting an SQS: %v", err)
 	}
-	if r.QueueURL, err = r.peer.createQueue(t.Context(), fmt.Sprintf("interruptions-%d", queues.Add(1))); err != nil {
-		t.Fatalf("%v", err)
+	r.queue = sqs.New(sqs.Options{BaseEndpoint: &url, Region: Name, Credentials: aws.AnonymousCredentials{}})
+	made, err := r.queue.CreateQueue(t.Context(), &sqs.CreateQueueInput{QueueName: aws.String(fmt.Sprintf("interruptions-%d", queues.Add(1)))})
+	if err != nil {
+		t.Fatalf("making a queue: %v", err)
 	}
-	front := httptest.NewServer(r.front())
+	r.QueueURL = *made.QueueUrl
+	front := httptest.NewServer(r.front(url))
 	t.Cleanup(func() {
 		front.CloseClientConnections()
 		front.Close()
@@ -73,17 +81,28 @@ var queues atomic.Int64
 // Send puts messages into the queue, ten at a time.
 func (r *Region) Send(t lab.TB, bodies ...string) {
 	t.Helper()
-	if err := r.peer.send(t.Context(), r.QueueURL, bodies); err != nil {
-		t.Fatalf("%v", err)
+	for some := range slices.Chunk(bodies, 10) {
+		var entries []types.SendMessageBatchRequestEntry
+		for i, body := range some {
+			entries = append(entries, types.SendMessageBatchRequestEntry{Id: aws.String(strconv.Itoa(i)), MessageBody: &body})
+		}
+		sent, err := r.queue.SendMessageBatch(t.Context(), &sqs.SendMessageBatchInput{QueueUrl: &r.QueueURL, Entries: entries})
+		if err != nil || len(sent.Failed) > 0 {
+			t.Fatalf("sending messages: %v, %+v", err, sent)
+		}
 	}
 }
 
 // Count returns how many messages can be seen, and how many are being worked on.
 func (r *Region) Count(t lab.TB) (visible, inFlight int) {
 	t.Helper()
-	visible, inFlight, err := r.peer.count(t.Context(), r.QueueURL)
+	counts := []types.QueueAttributeName{types.QueueAttributeNameApproximateNumberOfMessages, types.QueueAttributeNameApproximateNumberOfMessagesNotVisible}
+	answer, err := r.queue.GetQueueAttributes(t.Context(), &sqs.GetQueueAttributesInput{QueueUrl: &r.QueueURL, AttributeNames: counts})
+	if err == nil {
+		_, err = fmt.Sscan(answer.Attributes[string(counts[0])]+" "+answer.Attributes[string(counts[1])], &visible, &inFlight)
+	}
 	if err != nil {
-		t.Fatalf("%v", err)
+		t.Fatalf("counting messages: %v", err)
 	}
 	return visible, inFlight
 }
@@ -120,7 +139,7 @@ func Bind(t lab.TB, cp *lab.ControlPlane, node *lab.Node, instance string) {
 	t.Helper()
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"providerID": ProviderID(instance)}})
 	if err == nil {
-		_, err = cp.Admin.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		_, err = cp.Admin.CoreV1().Nodes().Patch(t.Context(), node.Name, kubetypes.MergePatchType, patch, metav1.PatchOptions{})
 	}
 	if err != nil {
 		t.Fatalf("giving %s a provider ID: %v", node.Name, err)
