@@ -135,7 +135,7 @@ func TestDrain_BesideKubectlDrain(t *testing.T) {
 	s.node.AddPods(t, "slow", 3, lab.Grace(8*time.Second), lab.GoesAtGrace())
 	s.node.AddDeployment(t, "web", 3, lab.MinAvailable(2), lab.Grace(2*time.Second), lab.GoesAtGrace())
 	s.watch(t)
-	other := s.cp.Kubectl(t.Context(), "drain", s.node.Name, "--ignore-daemonsets", "--force")
+	other := s.cp.KubectlCommand(t.Context(), "drain", s.node.Name, "--ignore-daemonsets", "--force")
 	ended := make(chan error, 1)
 	go func() {
 		said, err := other.CombinedOutput()

@@ -73,9 +73,8 @@ func TestNotices_OfADrainAreInTheCluster(t *testing.T) {
 			t.Errorf("the Event %s is %+v", reason, e)
 		}
 	}
-	described, err := s.cp.Kubectl(t.Context(), "describe", "node", s.node.Name).CombinedOutput()
-	if err != nil || !strings.Contains(string(described), "CordonAndDrain") {
-		t.Errorf("kubectl describe node does not show the Events: %v\n%s", err, described)
+	if described := s.cp.Kubectl(t, "", "describe", "node", s.node.Name); !strings.Contains(described, "CordonAndDrain") {
+		t.Errorf("kubectl describe node does not show the Events:\n%s", described)
 	}
 	for _, pod := range pods {
 		evicted := s.eventsOf(t, pod.Namespace, fields.Set{"involvedObject.uid": string(pod.UID), "reason": "PodEviction"})

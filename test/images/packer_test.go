@@ -1,7 +1,6 @@
 package images_test
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -22,20 +21,15 @@ type packer struct {
 	home    string
 }
 
+// newPacker puts the plugin where Packer looks for it, under the name that it looks for, with its checksum beside it.
 func newPacker(t *testing.T) packer {
 	t.Helper()
+	const name = "packer-plugin-amazon"
 	program, err := tools.Path("packer")
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := packer{program: program, home: t.TempDir()}
-	p.install(t, "packer-plugin-amazon")
-	return p
-}
-
-// install puts a plugin where Packer looks for it, under the name that it looks for, with its checksum beside it.
-func (p packer) install(t *testing.T, name string) {
-	t.Helper()
 	plugin, err := tools.Path(name)
 	if err != nil {
 		t.Fatal(err)
@@ -67,11 +61,12 @@ func (p packer) install(t *testing.T, name string) {
 			t.Fatal(err)
 		}
 	}
+	return p
 }
 
 // run runs Packer and returns what it says.
-func (p packer) run(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, p.program, args...)
+func (p packer) run(t *testing.T, args ...string) (string, error) {
+	cmd := exec.CommandContext(t.Context(), p.program, args...)
 	cmd.Env = append(os.Environ(), "PACKER_PLUGIN_PATH="+p.home, "PACKER_CONFIG_DIR="+p.home, "CHECKPOINT_DISABLE=1", "AWS_EC2_METADATA_DISABLED=true")
 	said, err := cmd.CombinedOutput()
 	return string(said), err
@@ -100,11 +95,11 @@ func TestTemplates_AreValidAndFormatted(t *testing.T) {
 	dir, variables := templates(t)
 	for _, architecture := range []string{"amd64", "arm64"} {
 		args := append([]string{"validate", "-var", "architecture=" + architecture}, variables...)
-		if said, err := p.run(t.Context(), append(args, dir)...); err != nil {
+		if said, err := p.run(t, append(args, dir)...); err != nil {
 			t.Errorf("for %s: %v\n%s", architecture, err, said)
 		}
 	}
-	if said, err := p.run(t.Context(), "fmt", "-check", "-diff", filepath.Join(packaging, "packer")); err != nil {
+	if said, err := p.run(t, "fmt", "-check", "-diff", filepath.Join(packaging, "packer")); err != nil {
 		t.Errorf("%v\n%s", err, said)
 	}
 }

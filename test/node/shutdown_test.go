@@ -73,10 +73,7 @@ type end struct {
 }
 
 // powerOff powers the machine off.
-func powerOff(t *testing.T, n *node.Node) {
-	t.Helper()
-	n.Try(t, "systemctl", "poweroff") // may not live to tell its status
-}
+func powerOff(t *testing.T, n *node.Node) { t.Helper(); n.PowerOff(t) }
 
 // press presses the power button, when nth answers that.
 func press(t *testing.T, n *node.Node) {

@@ -5,9 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/host"
 	"github.com/nth-project/nth/test/internal/lab"
@@ -107,14 +104,7 @@ func configureQueue(t *testing.T, m *machine.Machine, aws *region.Region) {
 		"Environment=AWS_ACCESS_KEY_ID=AKIDEXAMPLE0000001 AWS_SECRET_ACCESS_KEY=secret AWS_EC2_METADATA_DISABLED=true "+
 		"AWS_REGION="+region.Name+" AWS_ENDPOINT_URL="+aws.URL+"\n")
 	m.Run(t, "systemctl", "daemon-reload")
-	_, err := lab.Shared(t).Admin.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "nth-queue-"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "nth-queue"}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	lab.Shared(t).Kubectl(t, "", "create", "clusterrolebinding", m.Name, "--clusterrole=cluster-admin", "--group=nth-queue")
 }
 
 // mustDrainByMessage adds a node, sends that its instance is interrupted, and waits until it is empty.

@@ -1,7 +1,6 @@
 package queue_test
 
 import (
-	"bytes"
 	"net/http"
 	"os"
 	"slices"
@@ -95,18 +94,6 @@ func TestLeader_DrainsItsOwnNodeWithItsOwnPodLast(t *testing.T) {
 
 const podManifest = "../../packaging/kubernetes/nth-queue.yaml"
 
-// kubectl runs it with something to read, and returns what it says.
-func kubectl(t *testing.T, cp *lab.ControlPlane, input []byte, args ...string) string {
-	t.Helper()
-	command := cp.Kubectl(t.Context(), args...)
-	command.Stdin = bytes.NewReader(input)
-	said, err := command.CombinedOutput()
-	if err != nil {
-		t.Fatalf("kubectl %q: %v\n%s", args, err, said)
-	}
-	return string(said)
-}
-
 // No pods are made here, as they would be scheduled to the nodes of other tests.
 func TestTheManifestIsTakenByARealAPIServer(t *testing.T) {
 	t.Parallel()
@@ -116,7 +103,9 @@ func TestTheManifestIsTakenByARealAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	filled := strings.NewReplacer("IMAGE", "registry.invalid/nth-queue:v1", "QUEUE_URL", s.QueueURL).Replace(string(text))
-	dry := kubectl(t, s.cp, []byte(filled), "apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-")
+	// The API server warns where a pod is not one for the strictest namespace.
+	s.cp.Kubectl(t, "", "label", "namespace", "kube-system", "pod-security.kubernetes.io/warn=restricted")
+	dry := s.cp.Kubectl(t, filled, "apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-")
 	for _, kind := range []string{
 		"serviceaccount", "clusterrole.", "clusterrolebinding", "prioritylevelconfiguration", "flowschema", "configmap", "poddisruptionbudget", "deployment",
 	} {
@@ -125,35 +114,10 @@ func TestTheManifestIsTakenByARealAPIServer(t *testing.T) {
 		}
 	}
 	idle := strings.Replace(filled, "replicas: 2", "replicas: 0", 1)
-	if said := kubectl(t, s.cp, []byte(idle), "apply", "-f", "-"); strings.Contains(said, "Warning") {
+	if said := s.cp.Kubectl(t, idle, "apply", "-f", "-"); strings.Contains(said, "Warning") {
 		t.Errorf("it is applied with\n%s", said)
 	}
 
-	t.Run("its pod is one for the strictest namespace", func(t *testing.T) {
-		deployment, err := s.cp.Admin.AppsV1().Deployments("kube-system").Get(t.Context(), "nth-queue", metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		strict := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-			GenerateName: "strict-", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
-		}}
-		if strict, err = s.cp.Admin.CoreV1().Namespaces().Create(t.Context(), strict, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "nth-queue"}}
-		if _, err := s.cp.Admin.CoreV1().ServiceAccounts(strict.Name).Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		pod := &corev1.Pod{ObjectMeta: deployment.Spec.Template.ObjectMeta, Spec: deployment.Spec.Template.Spec}
-		pod.Name = "nth-queue"
-		made, err := s.cp.Admin.CoreV1().Pods(strict.Name).Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if made.Spec.Priority == nil || *made.Spec.Priority != 2_000_000_000 || *made.Spec.TerminationGracePeriodSeconds != 30 {
-			t.Errorf("it would be %+v", made.Spec)
-		}
-	})
 	t.Run("what nth-queue asks has a priority level of its own", func(t *testing.T) { mustHaveItsOwnLevel(t, s) })
 }
 

@@ -36,7 +36,7 @@ var granting sync.Once
 func newScene(t *testing.T) *scene {
 	t.Helper()
 	cp := lab.Shared(t)
-	granting.Do(func() { kubectl(t, cp, nil, "apply", "-f", manifest) })
+	granting.Do(func() { cp.Kubectl(t, "", "apply", "-f", manifest) })
 	s := &scene{Region: region.New(t), cp: cp, kubeconfig: cp.AddUser(t, "nth-queue-on-a-host", "nth-queue").Kubeconfig}
 	s.early = &early{cp: cp, nodes: map[string]string{}}
 	s.Deleting(func(m region.Message) { s.early.judge(t, m) })

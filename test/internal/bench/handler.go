@@ -10,12 +10,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -73,7 +70,8 @@ func (b *bench) compare(t lab.TB, nth, handler *figure) {
 	}
 	nth.size, handler.size = megabytes(t, ours), megabytes(t, theirs)
 
-	w, h := b.watcher(t, ""), b.handle(t)
+	identity := b.identity(t)
+	w, h := b.watcher(t, ""), b.handle(t, identity)
 	cordoned, stop := cordons(t, h.node)
 	for i := range events {
 		nth.cordon = append(nth.cordon, w.react(t, i))
@@ -88,7 +86,7 @@ func (b *bench) compare(t lab.TB, nth, handler *figure) {
 	for range comparedDrains {
 		took, used := b.drainByNTH(t, podsPerNode, settles, "")
 		add(nth, took, used)
-		took, used = b.drainByHandler(t, podsPerNode)
+		took, used = b.drainByHandler(t, identity, podsPerNode)
 		add(handler, took, used)
 	}
 }
@@ -97,31 +95,15 @@ func (b *bench) compare(t lab.TB, nth, handler *figure) {
 // kubelet puts them into a container.
 func (b *bench) identity(t lab.TB) (dir string) {
 	t.Helper()
-	client, named := b.cp.Admin, metav1.ObjectMeta{Name: account}
-	accounts := client.CoreV1().ServiceAccounts(metav1.NamespaceSystem)
-	_, first := accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: named}, metav1.CreateOptions{})
-	_, second := client.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: named,
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: metav1.NamespaceSystem, Name: account}},
-	}, metav1.CreateOptions{})
-	for _, err := range []error{first, second} {
-		if err != nil && !apierrors.IsAlreadyExists(err) {
-			t.Fatalf("granting the handler its rights: %v", err)
-		}
-	}
-	token, err := accounts.CreateToken(t.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatalf("asking for the handler's token: %v", err)
-	}
+	b.cp.Kubectl(t, "", "create", "serviceaccount", account, "--namespace=kube-system")
+	b.cp.Kubectl(t, "", "create", "clusterrolebinding", account, "--clusterrole=cluster-admin", "--serviceaccount=kube-system:"+account)
+	token := b.cp.Kubectl(t, "", "create", "token", account, "--namespace=kube-system")
 	config, err := clientcmd.BuildConfigFromFlags("", b.cp.Kubeconfig)
-	if err == nil {
-		dir, err = os.MkdirTemp("", "handler-")
-	}
 	if err != nil {
 		t.Fatalf("writing the handler's identity: %v", err)
 	}
-	for name, content := range map[string][]byte{"token": []byte(token.Status.Token), "ca.crt": config.CAData} {
+	dir = t.TempDir()
+	for name, content := range map[string][]byte{"token": []byte(strings.TrimSpace(token)), "ca.crt": config.CAData} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
 			t.Fatalf("writing the handler's identity: %v", err)
 		}
@@ -139,8 +121,8 @@ type handler struct {
 // contained runs a program where there is what the kubelet puts into its container, and nobody else sees it.
 const contained = `mount -t tmpfs tmpfs /run && mkdir -p /run/secrets/kubernetes.io && cp -r "$1" /run/secrets/kubernetes.io/serviceaccount && exec "$2"`
 
-// handle starts the handler, and returns when it watches.
-func (b *bench) handle(t lab.TB) *handler {
+// handle starts the handler with the identity in a directory, and returns when it watches.
+func (b *bench) handle(t lab.TB, identity string) *handler {
 	t.Helper()
 	program, err := tools.Path("node-termination-handler")
 	if err != nil {
@@ -150,14 +132,14 @@ func (b *bench) handle(t lab.TB) *handler {
 	if err != nil {
 		t.Fatalf("reading the API server's address: %v", err)
 	}
-	log, err := os.CreateTemp("", "handler-*.log")
+	log, err := os.CreateTemp(t.TempDir(), "handler-*.log")
 	if err != nil {
 		t.Fatalf("starting the handler: %v", err)
 	}
 	defer func() { _ = log.Close() }()
 	h := &handler{node: b.cp.AddNode(t), imds: imdstest.NewServer()}
 	t.Cleanup(h.imds.Close)
-	h.command = exec.CommandContext(t.Context(), "unshare", "--mount", "sh", "-ec", contained, "sh", b.identity(t), program)
+	h.command = exec.CommandContext(t.Context(), "unshare", "--mount", "sh", "-ec", contained, "sh", identity, program)
 	h.command.Env = append(os.Environ(), "NODE_NAME="+h.node.Name, "POD_NAME=handler", "NAMESPACE="+metav1.NamespaceSystem,
 		"KUBERNETES_SERVICE_HOST="+server.Hostname(), "KUBERNETES_SERVICE_PORT="+server.Port(), "INSTANCE_METADATA_URL="+h.imds.URL)
 	h.command.Stdout, h.command.Stderr = log, log
@@ -201,9 +183,9 @@ func (h *handler) react(t lab.TB, cordoned <-chan time.Time) time.Duration {
 }
 
 // drainByHandler returns how long the handler took to empty a node, and what it occupied before that, and at most.
-func (b *bench) drainByHandler(t lab.TB, pods int) (took time.Duration, used resident) {
+func (b *bench) drainByHandler(t lab.TB, identity string, pods int) (took time.Duration, used resident) {
 	t.Helper()
-	h := b.handle(t)
+	h := b.handle(t, identity)
 	h.node.AddPods(t, "pod", pods)
 	time.Sleep(settles)
 	used = memory(t, h.command.Process.Pid)

@@ -37,10 +37,7 @@ func Type(t lab.TB, commands []Command, terminal Terminal) {
 			if !looks.MatchString(c.Text) || time.Now().After(deadline) {
 				t.Fatalf("%s\nstatus %d, it does not print %q but\n%s", c, status, missing, printed)
 			}
-			select {
-			case <-t.Context().Done():
-			case <-time.After(pause):
-			}
+			time.Sleep(pause)
 		}
 	}
 }

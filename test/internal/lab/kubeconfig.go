@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -49,8 +50,20 @@ func (cp *ControlPlane) credential(file, user string, groups ...string) (Credent
 	return c, nil
 }
 
-// Kubectl prepares a run of kubectl with the administrator's rights, which ends with ctx.
-func (cp *ControlPlane) Kubectl(ctx context.Context, args ...string) *exec.Cmd {
+// Kubectl runs kubectl with the administrator's rights and something to read, and returns what it says.
+func (cp *ControlPlane) Kubectl(t TB, input string, args ...string) string {
+	t.Helper()
+	command := cp.KubectlCommand(t.Context(), args...)
+	command.Stdin = strings.NewReader(input)
+	said, err := command.CombinedOutput()
+	if err != nil {
+		t.Fatalf("kubectl %q: %v\n%s", args, err, said)
+	}
+	return string(said)
+}
+
+// KubectlCommand prepares a run of kubectl that ends with ctx.
+func (cp *ControlPlane) KubectlCommand(ctx context.Context, args ...string) *exec.Cmd {
 	path, err := tools.Path("kubectl")
 	command := exec.CommandContext(ctx, path, append([]string{"--kubeconfig=" + cp.Kubeconfig}, args...)...)
 	if err != nil {

@@ -2,10 +2,10 @@ package lab
 
 // What the objects of the lab are labelled with. kwok.yaml acts on the first two.
 const (
-	// simulatedLabel marks a Node whose kubelet kwok plays.
-	simulatedLabel = "lab.nth/simulated"
-	// terminatesLabel says when a deleted pod goes, if that is not at once.
-	terminatesLabel = "lab.nth/terminates"
+	// SimulatedLabel marks a Node whose kubelet kwok plays.
+	SimulatedLabel = "lab.nth/simulated"
+	// TerminatesLabel says when a deleted pod goes, if that is not at once.
+	TerminatesLabel = "lab.nth/terminates"
 	// poolLabel holds together the nodes that a workload may run on.
 	poolLabel = "lab.nth/pool"
 	// appLabel names the workload of a pod.

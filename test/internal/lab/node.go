@@ -141,7 +141,7 @@ func (n *Node) object() *corev1.Node {
 				corev1.LabelOSStable:   "linux",
 				corev1.LabelArchStable: "amd64",
 				poolLabel:              n.pool,
-				simulatedLabel:         "true",
+				SimulatedLabel:         "true",
 			},
 		},
 		Status: corev1.NodeStatus{

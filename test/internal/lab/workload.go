@@ -37,10 +37,10 @@ func Grace(d time.Duration) Option {
 // GoesAtGrace makes a deleted pod stay until its grace period is over, instead
 // of going at once. The API server keeps that moment in whole seconds, so the
 // pod goes up to one second before it.
-func GoesAtGrace() Option { return labelled(terminatesLabel, "at-grace") }
+func GoesAtGrace() Option { return labelled(TerminatesLabel, "at-grace") }
 
 // NeverGoes makes a deleted pod stay until it is deleted with no grace at all.
-func NeverGoes() Option { return labelled(terminatesLabel, "never") }
+func NeverGoes() Option { return labelled(TerminatesLabel, "never") }
 
 // MinAvailable guards the pods with a PodDisruptionBudget of the workload's name.
 func MinAvailable(pods int32) Option {

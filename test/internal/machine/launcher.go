@@ -2,7 +2,6 @@ package machine
 
 import (
 	"bufio"
-	"bytes"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -26,7 +25,7 @@ type launcher struct {
 	stdin   io.WriteCloser
 	at      string // where the machine's disk is, in the launcher's mount namespace
 	notify  *net.UnixConn
-	console *console
+	console *os.File
 	done    chan struct{}
 	ending  sync.Once
 }
@@ -42,13 +41,17 @@ func launch(name, base string, o Options, heard func(func(*state))) (*launcher, 
 	if err != nil {
 		return nil, fmt.Errorf("listening to the service manager: %w", err)
 	}
-	l := &launcher{at: at, notify: notify, console: &console{}, done: make(chan struct{})}
+	console, err := os.CreateTemp("", name+"-")
+	if err != nil {
+		return nil, fmt.Errorf("making a console: %w", err)
+	}
+	l := &launcher{at: at, notify: notify, console: console, done: make(chan struct{})}
 	l.command = exec.Command("/bin/sh", append([]string{"-c", launcherScript, "launcher.sh", name, base, at}, o.nspawn()...)...)
 	l.command.Env = []string{"PATH=" + searchPath, "LANG=C.UTF-8", "NOTIFY_SOCKET=@" + name}
 	if o.Controllers {
 		l.command.Env = append(l.command.Env, "CONTROLLERS=1")
 	}
-	l.command.Stderr = l.console
+	l.command.Stderr = console
 	// The process group keeps an interrupt at the terminal away: the launcher is to outlive the test by a moment.
 	l.command.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Setpgid: true}
 	if l.stdin, err = l.command.StdinPipe(); err != nil {
@@ -119,6 +122,8 @@ func (l *launcher) end() {
 		l.stdin.Close()
 		<-l.done
 		l.notify.Close()
+		l.console.Close()
+		_ = os.Remove(l.console.Name()) // it may stay if it must
 	})
 }
 
@@ -127,22 +132,8 @@ func (l *launcher) root() string {
 	return filepath.Join("/proc", strconv.Itoa(l.command.Process.Pid), "root", l.at, "root")
 }
 
-// A console keeps what a machine, or the launcher, writes to its console.
-type console struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-// Write takes a piece of output.
-func (c *console) Write(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.text.Write(p)
-}
-
-// String is all of it.
-func (c *console) String() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.text.String()
+// said is what the machine, or the launcher, has written to its console.
+func (l *launcher) said() string {
+	text, _ := os.ReadFile(l.console.Name()) // whatever it is, it is all there is
+	return string(text)
 }

@@ -141,7 +141,7 @@ func (o Options) nspawn() []string {
 // tell says what a person wants to know of a machine on which a test failed.
 func (m *Machine) tell(t lab.TB) {
 	if _, err := os.Stat(m.Path("/var/log/journal")); err != nil {
-		t.Logf("the console of %s said:\n%s", m.Name, m.launcher.console)
+		t.Logf("the console of %s said:\n%s", m.Name, m.launcher.said())
 		return
 	}
 	// Without the test's help: it has failed, and its context may have ended.

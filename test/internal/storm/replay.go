@@ -43,11 +43,7 @@ func (s *Storm) Replay(t lab.TB, r *region.Region, preemptions []time.Duration, 
 			told = time.Now()
 			fmt.Fprintf(progress, "  %d of %d preempted, %d empty\n", len(sent), len(preemptions), empty)
 		}
-		select {
-		case <-t.Context().Done():
-			t.Fatalf("replaying preemptions: %v", t.Context().Err())
-		case <-time.After(100 * time.Millisecond):
-		}
+		time.Sleep(100 * time.Millisecond)
 	}
 	empty := seen.Emptied()
 	for i, node := range s.Nodes {

@@ -35,14 +35,13 @@ type Storm struct {
 	plain, stays bool
 }
 
-// labels are those by which kwok plays the kubelet.
-const (
-	simulated  = "lab.nth/simulated"
-	terminates = "lab.nth/terminates"
-	stormed    = "lab.nth/storm"
-)
+// stormed is the label of a storm's nodes.
+const stormed = "lab.nth/storm"
 
 var number atomic.Int64
+
+// pause is the one between two looks at all nodes or pods, which is work for the control plane.
+const pause = 250 * time.Millisecond
 
 // New makes the nodes and their pods, which go at once when they are evicted or, with a grace period of whole seconds, use that up, and
 // waits until all run. They end with the test.
@@ -55,9 +54,9 @@ func New(t lab.TB, cp *lab.ControlPlane, r *region.Region, nodes, podsPerNode in
 	cp.AddNamespace(t, s.namespace)
 	s.makeNodes(t)
 	// kwok overlooks some of the pods that are there before their nodes are Ready.
-	lab.Await(t, "all nodes are Ready", func() bool { return s.unready(t) == 0 })
+	lab.Await(t, "all nodes are Ready", func() bool { time.Sleep(pause); return s.unready(t) == 0 })
 	s.makePods(t)
-	lab.Await(t, "all pods run", func() bool { return s.waiting(t) == 0 })
+	lab.Await(t, "all pods run", func() bool { time.Sleep(pause); return s.waiting(t) == 0 })
 	return s
 }
 
@@ -90,7 +89,7 @@ func (s *Storm) node(i int) *corev1.Node {
 	if s.plain {
 		fill(node)
 	} else {
-		node.Labels[simulated] = "true"
+		node.Labels[lab.SimulatedLabel] = "true"
 	}
 	return node
 }
@@ -101,7 +100,7 @@ func (s *Storm) pod(i int, node string) *corev1.Pod {
 	case s.plain && !s.stays:
 		grace = 0
 	case s.grace > 0:
-		grace, labels[terminates] = int64(s.grace/time.Second), "at-grace"
+		grace, labels[lab.TerminatesLabel] = int64(s.grace/time.Second), "at-grace"
 	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pod-%d", i), Labels: labels},

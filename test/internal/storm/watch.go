@@ -111,8 +111,6 @@ func (w *Watch) Wait(t lab.TB) Times {
 	case <-w.over:
 	case <-time.After(patience):
 		t.Fatalf("waiting for a storm's end: %s", w.left())
-	case <-t.Context().Done():
-		t.Fatalf("waiting for a storm's end: %v; %s", t.Context().Err(), w.left())
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -141,7 +139,7 @@ func (w *Watch) WaitCordoned(t lab.TB, nodes []string) (last time.Time, others i
 		switch {
 		case !missing:
 			return last, others
-		case t.Context().Err() != nil || time.Now().After(deadline):
+		case time.Now().After(deadline):
 			t.Fatalf("waiting for the cordons of %d nodes: some are not", len(nodes))
 		}
 	}

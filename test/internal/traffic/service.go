@@ -7,10 +7,8 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
@@ -89,21 +87,6 @@ func pick(among []endpoint) (endpoint, bool) {
 		return endpoint{}, false
 	}
 	return among[rand.IntN(len(among))], true
-}
-
-// expose makes a Service of the workload's name.
-func expose(t lab.TB, client kubernetes.Interface, namespace, name string) {
-	t.Helper()
-	_, err := client.CoreV1().Services(namespace).Create(t.Context(), &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: corev1.ServiceSpec{
-			Selector: map[string]string{"app": name},
-			Ports:    []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(80)}},
-		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatalf("making the Service %s: %v", name, err)
-	}
 }
 
 // follow watches the EndpointSlices of a Service, and lets the view learn them.

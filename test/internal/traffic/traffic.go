@@ -111,7 +111,7 @@ func Run(t lab.TB, cp *lab.ControlPlane, way Way, o Options) Result {
 	})
 	r := Result{Way: way}
 	r.Notice, r.End = s.interrupt(ctx, t, way, o, &running)
-	s.pass(t, o.After)
+	time.Sleep(o.After)
 	dam()
 	for _, service := range Services() {
 		count := s.loads[service].total()
@@ -148,7 +148,7 @@ func furnish(t lab.TB, cp *lab.ControlPlane, way Way) *scene {
 		t.Fatalf("furnishing the machines: %d pods are on the one that goes, want 3", len(pods))
 	}
 	for _, service := range Services() {
-		expose(t, cp.Admin, home.Namespace, service)
+		cp.Kubectl(t, "", "expose", "deployment", service, "--namespace="+home.Namespace, "--port=80")
 		s.views[service] = &view{}
 		s.loads[service] = &load{send: s.sender(service)}
 	}
@@ -228,7 +228,7 @@ func (s *scene) interrupt(ctx context.Context, t lab.TB, way Way, o Options, run
 			}
 		})
 	}
-	s.pass(t, time.Until(deadline))
+	time.Sleep(time.Until(deadline))
 	select {
 	case err := <-failed:
 		t.Fatalf("%s: %v", way.Name, err)
@@ -241,11 +241,4 @@ func (s *scene) interrupt(ctx context.Context, t lab.TB, way Way, o Options, run
 		lab.Await(t, "the machine is off", s.doomed.Off)
 	}
 	return notice, end
-}
-
-// pass lets so much time pass.
-func (s *scene) pass(t lab.TB, last time.Duration) {
-	t.Helper()
-	over := time.Now().Add(last)
-	lab.Await(t, "time passes", func() bool { return time.Now().After(over) })
 }

@@ -50,7 +50,7 @@ func drainWithKubectl(ctx context.Context, s *scene) error {
 	case <-ctx.Done():
 		return nil
 	}
-	drain := s.cp.Kubectl(ctx, "drain", s.doomed.Node.Name,
+	drain := s.cp.KubectlCommand(ctx, "drain", s.doomed.Node.Name,
 		"--ignore-daemonsets", "--delete-emptydir-data", "--force", "--grace-period=-1", "--timeout=120s")
 	if said, err := drain.CombinedOutput(); err != nil && ctx.Err() == nil { // The handler goes with the machine.
 		return fmt.Errorf("running kubectl drain: %w\n%s", err, said)

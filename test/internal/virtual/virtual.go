@@ -75,11 +75,7 @@ func (i Image) bake(t lab.TB, suite string) (dir string) {
 	t.Helper()
 	machine.Need(t, tools)
 	root := machine.Root(t, suite, packages...)
-	dir, err := os.MkdirTemp("", "nth-virtual-")
-	if err != nil {
-		t.Fatalf("baking an image: %v", err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // it may stay if it must
+	dir = t.TempDir()
 	for name, text := range i.Files {
 		file := filepath.Join(dir, "files", name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -212,8 +208,6 @@ func (m *Machine) WaitOff(t lab.TB) time.Time {
 	case <-m.ended:
 	case <-time.After(patience):
 		t.Fatalf("waiting until the machine is off: it does not come")
-	case <-t.Context().Done():
-		t.Fatalf("waiting until the machine is off: %v", t.Context().Err())
 	}
 	if m.err != nil {
 		t.Fatalf("the machine did not switch itself off: %v\n%s", m.err, m.said.Bytes())

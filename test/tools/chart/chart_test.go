@@ -290,10 +290,14 @@ func TestChart_HasTheVersionOfThePackages(t *testing.T) {
 	}
 }
 
-func TestPods_RunAsTheUserOfTheImage(t *testing.T) {
-	security := one[*appsv1.Deployment](t, install(t, "blue", nil)).Spec.Template.Spec.SecurityContext
+func TestPods_AreCriticalAndRunAsTheUserOfTheImage(t *testing.T) {
+	pod := one[*appsv1.Deployment](t, install(t, "blue", nil)).Spec.Template.Spec
+	security := pod.SecurityContext
 	if *security.RunAsUser != 65532 || *security.RunAsGroup != 65532 || !strings.Contains(read(t, "../../../packaging/queue/image"), "--user 65532:65532") {
 		t.Errorf("they run as %d:%d", *security.RunAsUser, *security.RunAsGroup)
+	}
+	if pod.PriorityClassName != "system-cluster-critical" || *pod.TerminationGracePeriodSeconds != 30 {
+		t.Errorf("they are of %s, with a grace period of %d s", pod.PriorityClassName, *pod.TerminationGracePeriodSeconds)
 	}
 }
 
