@@ -44,39 +44,6 @@ var effectRules = []rule{
 		permits: byPackage(mayAsk),
 	},
 	{
-		name:    "nobody becomes another program, and only an exec plugin gets another root",
-		why:     "what begins as nth and goes on as something else is seen at the program's door, or nowhere",
-		uses:    effects(everywhere, "syscall.Exec", "syscall.Chroot", "syscall.ForkExec", "syscall.StartProcess", "golang.org/x/sys/unix.Exec", "golang.org/x/sys/unix.Chroot", "os.StartProcess"),
-		permits: []permit{{what: "syscall.Chroot", dirs: []string{"pkg/identity"}}},
-	},
-	{
-		name: "only record and metrics write files",
-		why:  "nth runs as root on every node: what it leaves there is a few files that docs name",
-		uses: effects(everywhere, "os.WriteFile", "os.Create*", "os.OpenFile", "os.OpenRoot", "os.Root.*", "os.CopyFS", "os.Mkdir*", "os.Rename", "os.Remove*", "os.Symlink",
-			"os.Link", "os.Ch*", "os.Truncate", "os.File.Ch*",
-			"syscall.Open*", "syscall.Creat", "syscall.Mk*", "syscall.Rename*", "syscall.Unlink*", "syscall.Rmdir", "syscall.Link*", "syscall.Symlink*",
-			"syscall.Chmod", "syscall.Chown", "syscall.Fchmod*", "syscall.Fchown*", "syscall.Lchown", "syscall.Truncate",
-			"golang.org/x/sys/unix.Open*", "golang.org/x/sys/unix.Creat", "golang.org/x/sys/unix.Mk*", "golang.org/x/sys/unix.Rename*", "golang.org/x/sys/unix.Unlink*",
-			"golang.org/x/sys/unix.Rmdir", "golang.org/x/sys/unix.Link*", "golang.org/x/sys/unix.Symlink*", "golang.org/x/sys/unix.Chmod", "golang.org/x/sys/unix.Chown",
-			"golang.org/x/sys/unix.Fchmod*", "golang.org/x/sys/unix.Fchown*", "golang.org/x/sys/unix.Lchown", "golang.org/x/sys/unix.Truncate"),
-		permits: []permit{
-			{what: "os.*", dirs: []string{"pkg/record"}},
-			{"golang.org/x/sys/unix.Open", []string{"pkg/powerkey"}, "the opening of a device must not wait"},
-		},
-	},
-	{
-		name:    "only cmd and role know the environment",
-		why:     "settings are given to packages as values; AWS's variables are part of the protocol of its SDKs",
-		uses:    effects(everywhere, "os.Getenv", "os.LookupEnv", "os.Environ", "os.Setenv", "os.Unsetenv", "os.ExpandEnv", "os.Clearenv", "syscall.Getenv", "syscall.Environ", "golang.org/x/sys/unix.Getenv", "golang.org/x/sys/unix.Environ"),
-		permits: []permit{{what: "os.*", dirs: []string{"cmd/", "pkg/role"}}},
-	},
-	{
-		name:    "only nth-queue looks for credentials everywhere",
-		why:     "nth has those of the instance's role; the other ways to find some would cost a megabyte on every node, and could find others",
-		uses:    effects(everywhere, "github.com/aws/aws-sdk-go-v2/config.*"),
-		permits: []permit{{what: "*", dirs: []string{"cmd/nth-queue"}}},
-	},
-	{
 		name: "what decides, describes or remembers reads no clock",
 		why:  "time is given to them, so that every moment can be tested",
 		uses: func(t tree) ([]use, error) {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -143,12 +142,17 @@ func shipped(t *testing.T) []string {
 }
 
 func TestPage_SentencesAreShort(t *testing.T) {
+	seen := 0
 	for name, text := range manual(t) {
 		for _, s := range sentences(text) {
+			seen++
 			if n := len(strings.Fields(s.text)); n > longest {
 				t.Errorf("%s:%d: a sentence of %d words, %d are the most: %s", name, s.number, n, longest, s.text)
 			}
 		}
+	}
+	if seen < 1000 {
+		t.Errorf("only %d sentences were found: the pages are read wrongly", seen)
 	}
 }
 
@@ -170,28 +174,6 @@ func TestPage_KeepsItsBudget(t *testing.T) {
 		if _, found := pages[name]; !found {
 			t.Errorf("there is a budget for %s, and no such page", name)
 		}
-	}
-}
-
-func TestPage_ProseIsFound(t *testing.T) {
-	const text = "# The title\n\nOne `a b c` [of them](told.md) is\nhere. Two e.g. here: v1.2!\n\n- an item\n  of two lines\n- [x](y)\n\nMore:\n\n" +
-		"    told in code\n\n```\ntold\n```\n<!-- told -->\n| a cell | told |\n|---|---|\n"
-	var got []string
-	for _, s := range sentences(text) {
-		got = append(got, fmt.Sprintf("%d %s", s.number, s.text))
-	}
-	want := []string{"1 The title", "3 One CODE of them is here.", "3 Two e.g. here: v1.2!", "6 an item of two lines", "8 x", "10 More:"}
-	if !slices.Equal(got, want) {
-		t.Errorf("sentences:\n%q, want\n%q", got, want)
-	}
-	var found []string
-	for _, line := range prose(text) {
-		if strings.Contains(line.text, "told") {
-			found = append(found, line.text)
-		}
-	}
-	if want := []string{"| a cell | told |"}; !slices.Equal(found, want) { // and none in code, comments and addresses
-		t.Errorf("prose with the term: %q, want %q", found, want)
 	}
 }
 

@@ -110,37 +110,6 @@ func TestGoal_ADrainedNodeIsDrainedForANewEventWhenTheGuardSaysSo(t *testing.T) 
 	})
 }
 
-func TestGoal_EachEventHasTheResultOfItsMoment(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.node.toGuard(func(ctx context.Context, g *guard) {
-			g.close()
-			time.Sleep(time.Second)
-			for n := 1; ; n++ {
-				g.did(drain.Result{Cordon: drain.CordonSet, Evicted: n, Deleted: 2, Skipped: 1})
-				g.drain()
-				if !g.next(ctx) {
-					return
-				}
-			}
-		})
-		r.run()
-		stop := r.stopping("a", 2*time.Minute)
-		r.announce(stop)
-		r.pass(time.Second)
-		r.wantSaid(systemd.Drained, "warning: drained: 1 pod evicted, 2 deleted, 1 left in place; 119 s before the deadline")
-		r.announce(stop, r.spot("b", 2*time.Minute))
-		for i, id := range []string{"a", "b"} {
-			e := r.wantPhase(id, state.Drained)
-			if e.Result == nil || e.Result.Evicted != i+1 || e.Result.Deleted != 2 || e.Result.Skipped != 1 || !e.OnNode || e.BootID != "boot-1" {
-				t.Errorf("the entry is %+v, the result %+v", e, e.Result)
-			}
-		}
-		if e := r.entry("a"); !e.CordonedAt.Equal(r.start) || !e.ActedFor.Equal(r.start) {
-			t.Errorf("the entry is %+v", e)
-		}
-	})
-}
-
 func TestGoal_ADeadlineThatPassesLeavesTheGuardAtWork(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.node.toGuard(func(ctx context.Context, g *guard) {

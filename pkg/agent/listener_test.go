@@ -77,27 +77,6 @@ func TestListener_WhenWhereWhyAndUntilWhen(t *testing.T) {
 	})
 }
 
-// One guard works for several events; each event has its own beginning and end.
-func TestListener_EachEventOfADrain(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.node.toGuard(after(90 * time.Second))
-		r.run()
-		stop, notice := r.stopping("a", time.Hour), r.spot("b", time.Minute)
-		r.look(stop)
-		r.wantHeard("announced a", "begun a drain after 0s", "cordoned a drain after 0s")
-		r.announce(stop, notice)
-		r.wantHeard("announced b", "begun b drain after 0s")
-		r.pass(50 * time.Second)
-		r.wantHeard("deadline-exceeded b drain after 50s")
-		r.pass(30 * time.Second)
-		r.wantHeard("done a drain after 1m30s", "cordoned b drain after 30s", "done b drain after 30s")
-		r.announce(stop)
-		r.pass(30 * time.Second)
-		r.announce(canceled(stop))
-		r.wantHeard("missed b", "closed b", "begun a uncordon after 0s", "done a uncordon after 0s")
-	})
-}
-
 func TestListener_AnOperatorOpensTheNode(t *testing.T) {
 	bubble(t, func(r *rig) { // That calls a cordon back.
 		r.node.toGuard(func(_ context.Context, g *guard) {

@@ -150,20 +150,6 @@ func TestClock_DocumentsAreReadByEC2s(t *testing.T) {
 	})
 }
 
-// EC2 dates its answers in whole seconds, and they take their time.
-func TestClock_ADocumentThatIsReadAgainStays(t *testing.T) {
-	each(t, map[string]time.Duration{"right": 0, "ahead": 10 * time.Minute, "behind": -10 * time.Minute}, func(r *rig, ahead time.Duration) {
-		clock := r.clocked(ahead)
-		r.dated(clock.ec2(), 0, r.spot("a", time.Hour))
-		r.begins()
-		for range 50 {
-			r.pass(370 * time.Millisecond)
-			r.dated(clock.ec2(), 0, r.spot("a", time.Hour))
-		}
-		r.wantBegun()
-	})
-}
-
 // What the machine announces itself, and the end of a hook, is the time that is left, by no clock.
 func TestClock_TimeLeftIsMovedByNothing(t *testing.T) {
 	each(t, map[string]event.Event{

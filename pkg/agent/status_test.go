@@ -3,13 +3,11 @@ package agent_test
 import (
 	"context"
 	"errors"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -138,33 +136,6 @@ func TestStatus_OtherWorkAndWhyItFails(t *testing.T) {
 	})
 }
 
-// The most urgent event is shown of those that something was done for.
-func TestStatus_WhichEventIsShownAtRest(t *testing.T) {
-	seen := func(e *state.Entry) { e.Phase, e.OnNode, e.CordonedAt = state.Seen, false, time.Time{} }
-	over := func(e *state.Entry) { e.Phase, e.OnNode, e.Ending = state.Closed, false, state.Rebooted }
-	ours := func(*state.Entry) {}
-	const urgent, other = "node node-a is drained for spot-interruption", "node node-a is drained for scheduled-maintenance"
-	type row struct {
-		urgent, other func(*state.Entry)
-		want          string
-	}
-	each(t, map[string]row{
-		"one that is over":                {over, ours, other},
-		"two that are over":               {over, over, allClear},
-		"one that nothing was done for":   {seen, ours, other},
-		"two that something was done for": {ours, ours, urgent},
-	}, func(r *rig, row row) {
-		for i, how := range []func(*state.Entry){row.urgent, row.other} {
-			e := r.drained([]event.Event{r.spot("a", time.Hour), r.stopping("b", 2*time.Hour)}[i], state.Drained, "boot-1")
-			how(&e)
-			r.record.entries = append(r.record.entries, e)
-		}
-		slices.Reverse(r.record.entries)
-		r.run()
-		r.wantStatus(row.want)
-	})
-}
-
 func TestBoard_ShowsADrain(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.node.toGuard(reports(
@@ -223,27 +194,6 @@ func TestBoard_ShowsWhatIsWrongUntilItIsOver(t *testing.T) {
 		r.pass(time.Minute)
 		if got := r.board.last(); len(got.Events) > 0 {
 			t.Errorf("the events are %+v", got.Events)
-		}
-	})
-}
-
-func TestBoard_SaysWhetherTheDeadlineIsHard(t *testing.T) {
-	type row struct {
-		events func(r *rig) []event.Event
-		want   bool
-	}
-	each(t, map[string]row{
-		"a hard deadline":    {func(r *rig) []event.Event { return []event.Event{r.spot("a", time.Hour)} }, true},
-		"a soft one":         {func(r *rig) []event.Event { return []event.Event{r.stopping("a", time.Hour)} }, false},
-		"a soft one is over": {func(r *rig) []event.Event { return []event.Event{r.stopping("a", -time.Hour), terminated("b")} }, true},
-		"no deadline":        {func(*rig) []event.Event { return []event.Event{recommended("a")} }, false},
-	}, func(r *rig, row row) {
-		r.rule(event.RebalanceRecommendation, func(rule *policy.Rule) { rule.Action = policy.Drain })
-		r.node.toGuard(reports())
-		r.runFor(row.events(r)...)
-		r.pass(time.Second)
-		if step := r.board.last().Step; step == nil || step.Hard != row.want || step.PodsTotal != 0 || step.PodsLeft != 0 {
-			r.t.Errorf("the step is %+v, want hard: %t", step, row.want)
 		}
 	})
 }

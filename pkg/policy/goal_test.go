@@ -147,17 +147,3 @@ func TestDecide_Deadlines(t *testing.T) {
 		},
 	})
 }
-
-func TestDecide_WhatIsDoneStaysSo(t *testing.T) {
-	t.Parallel()
-	notice, hibernate := spot("a", 2*time.Minute), hibernation("a", 2*time.Minute)
-	still := func(name string, ev event.Event, phase state.Phase, want string, details ...detail) decision {
-		return decision{name: name, known: known(ev), past: past(entry(ev, phase, details...)), want: want}
-	}
-	decide(t, []decision{
-		still("a cordon that is set is watched", hibernate, state.Cordoned, "cordon a"),
-		still("a node of which pods were left is kept cordoned if no more is wanted now", hibernate, state.Incomplete, "cordon a; again at 2m0s"),
-		still("a cordoned node is drained if that is wanted now", notice, state.Cordoned, "drain a by 2m0s hard; again at 2m0s"),
-		still("an event that came back during its undoing is acted upon", notice, state.Undoing, "drain a by 2m0s hard; again at 2m0s"),
-	})
-}

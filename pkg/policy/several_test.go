@@ -85,28 +85,6 @@ func TestGoal_WhenTheNextEventRunsOutOfTime(t *testing.T) {
 	}
 }
 
-func TestSeveral_MakeOneGoal(t *testing.T) {
-	t.Parallel()
-	notice, stop := spot("n", 2*time.Minute), maintenance("s", "instance-stop", 72*time.Hour)
-	cordoning := withAction(event.RebalanceRecommendation, policy.Cordon)
-	decide(t, []decision{
-		{
-			name: "all that want it are named", known: known(notice, stop, termination("t")),
-			past: past(entry(stop, state.Drained), entry(termination("t"), state.Draining), entry(notice, state.Seen)),
-			want: "drain n, t, s by 2m0s hard by 72h0m0s soft; again at 2m0s",
-		},
-		{
-			name: "those that want less are named, too", rules: cordoning, known: known(rebalance("a"), hibernation("h", 2*time.Minute), stop),
-			past: past(entry(rebalance("a"), state.Cordoned), entry(hibernation("h", 2*time.Minute), state.Seen), entry(stop, state.Seen)),
-			want: "drain s, h, a by 72h0m0s soft; again at 2m0s",
-		},
-		{
-			name: "of two hard deadlines the nearer counts", known: known(notice, termination("t")), now: time.Minute,
-			past: past(entry(termination("t"), state.Draining), entry(notice, state.Seen)), want: "drain n, t by 2m0s hard; again at 2m0s",
-		},
-	})
-}
-
 // What the guard has told was true for those that it knew of.
 func TestFold_AReportHoldsForItsEventsOnly(t *testing.T) {
 	t.Parallel()

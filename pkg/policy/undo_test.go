@@ -115,30 +115,3 @@ func TestRestart_WhatItContinues(t *testing.T) {
 		},
 	})
 }
-
-func TestUndo_AnEventThatChangesItsTime(t *testing.T) {
-	t.Parallel()
-	const lead = 10 * time.Minute
-	reboot := maintenance("a", "system-reboot", 48*time.Hour)
-	moved := entry(reboot, state.Drained, actedFor(lead))
-	decide(t, []decision{
-		{name: "to far later is undone for now", known: known(reboot), past: past(moved), want: "uncordon a; again at 47h50m0s"},
-		{
-			name: "to earlier is acted upon earlier", known: known(maintenance("a", "system-reboot", time.Minute)),
-			past: past(entry(maintenance("a", "system-reboot", time.Minute), state.Seen)), want: "drain a by 1m0s soft; again at 1m0s",
-		},
-		{
-			name: "by a shorter lead is undone until then", known: known(reboot), past: past(entry(reboot, state.Drained, actedFor(0))),
-			rules: with(event.ScheduledMaintenance, func(r *policy.Rule) { r.Lead = time.Hour }), want: "uncordon a; again at 47h0m0s",
-		},
-		{
-			name: "by a lead where it was due at once is undone until then", known: known(maintenance("a", "instance-stop", 48*time.Hour)),
-			rules: with(event.ScheduledMaintenance, func(r *policy.Rule) { r.Codes = map[string]policy.When{"instance-stop": policy.Lead} }),
-			past:  past(entry(maintenance("a", "instance-stop", 48*time.Hour), state.Drained, actedFor(0))), want: "uncordon a; again at 47h50m0s",
-		},
-		{
-			name: "is something else than a clock that was set back", known: known(maintenance("a", "system-reboot", lead)), now: -24 * time.Hour,
-			past: past(entry(maintenance("a", "system-reboot", lead), state.Drained)), want: "drain a by 10m0s soft; again at 0s",
-		},
-	})
-}

@@ -143,13 +143,3 @@ func TestNotifier_ABusyManagerDelaysNothing(t *testing.T) {
 		continue // The test fails if it does not come.
 	}
 }
-
-func TestNotifier_DoesNothingWithoutAManager(t *testing.T) {
-	t.Setenv("NOTIFY_SOCKET", "")
-	var n systemd.Notifier
-	n.Ready()
-	n.Status("watching")
-	if err := n.Err(); err != nil {
-		t.Errorf("got %v", err)
-	}
-}
