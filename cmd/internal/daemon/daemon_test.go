@@ -33,78 +33,73 @@ func (l *lines) String() string {
 	return l.all.String()
 }
 
-// The daemon begins again with settings that are valid, and keeps those that it has if the new ones are not.
-func TestRun_BeginsAgainAtSIGHUP(t *testing.T) {
+// reloaded runs a daemon, which reads its settings with these margins, one after another: "" is settings that cannot be read. It returns the
+// margins that it has begun with, and what it has logged.
+func reloaded(t *testing.T, margins []string, serve func(ctx context.Context, run int) error) (begun []string, logged string) {
+	t.Helper()
 	var log lines
-	margins, read := []string{"1s", "wrong", "2s"}, 0
-	begun := []string{}
-	ctx, end := context.WithCancel(t.Context())
-	defer end()
-	hangUp := func() {
-		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
-			t.Error(err)
-		}
-	}
-	err := daemon.Run(ctx, "nth", func() (config.Loaded[config.Config], error) {
-		margin := margins[read]
-		read++
-		if margin == "wrong" {
-			defer hangUp() // The next ones are right.
-			return config.Loaded[config.Config]{}, errors.New("a: one\nb: two")
-		}
+	err := daemon.Run(t.Context(), "nth", func() (config.Loaded[config.Config], error) {
 		l := config.Loaded[config.Config]{Config: config.Default()}
 		l.Config.Log.Format = "text"
+		margin := margins[0]
+		if margins = margins[1:]; margin == "" {
+			defer hangUp(t) // The next ones are right.
+			return l, errors.New("a: one\nb: two")
+		}
 		return l, config.Decode("x", []byte("drain.margin = '"+margin+"'"), &l.Config)
 	}, &log, func(ctx context.Context, d *daemon.Daemon[config.Config]) error {
 		begun = append(begun, d.Config.Drain.Margin.String())
-		if len(begun) == 2 {
-			end()
-		} else {
-			hangUp()
+		return serve(ctx, len(begun))
+	})
+	if err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+	return begun, log.String()
+}
+
+func hangUp(t *testing.T) {
+	t.Helper()
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Error(err)
+	}
+}
+
+// The daemon begins again with settings that are valid, and keeps those that it has if the new ones are not.
+func TestRun_BeginsAgainAtSIGHUP(t *testing.T) {
+	begun, logged := reloaded(t, []string{"1s", "", "2s"}, func(ctx context.Context, run int) error {
+		if run == 2 {
+			return nil
 		}
+		hangUp(t)
 		<-ctx.Done()
-		if reload := errors.Is(context.Cause(ctx), daemon.ErrReload); reload != (len(begun) == 1) {
-			t.Errorf("run %d ends because of %v", len(begun), context.Cause(ctx))
+		if !errors.Is(context.Cause(ctx), daemon.ErrReload) {
+			t.Errorf("it ends because of %v", context.Cause(ctx))
 		}
 		return nil
 	})
-	if err != nil || !slices.Equal(begun, []string{"1s", "2s"}) {
-		t.Errorf("it has begun with the margins %q, and ended with %v", begun, err)
+	if !slices.Equal(begun, []string{"1s", "2s"}) {
+		t.Errorf("it has begun with the margins %q", begun)
 	}
 	for _, line := range []string{"a: one", "b: two", "invalid configuration; keeping the current one", "configuration reloaded"} {
-		if !strings.Contains(log.String(), line+"\n") {
-			t.Errorf("%q is not logged:\n%s", line, &log)
+		if !strings.Contains(logged, line+"\n") {
+			t.Errorf("%q is not logged:\n%s", line, logged)
 		}
 	}
 }
 
 // What is wrong with settings may be found only when they are used: the file of a kubeconfig is missing.
 func TestRun_KeepsTheSettingsIfNewOnesCannotBeUsed(t *testing.T) {
-	var log lines
-	margins, begun := []string{"1s", "2s"}, []string{}
-	err := daemon.Run(t.Context(), "nth", func() (config.Loaded[config.Config], error) {
-		l := config.Loaded[config.Config]{Config: config.Default()}
-		l.Config.Log.Format = "text"
-		margin := margins[0]
-		margins = margins[1:]
-		return l, config.Decode("x", []byte("drain.margin = '"+margin+"'"), &l.Config)
-	}, &log, func(ctx context.Context, d *daemon.Daemon[config.Config]) error {
-		begun = append(begun, d.Config.Drain.Margin.String())
-		switch len(begun) {
+	begun, logged := reloaded(t, []string{"1s", "2s"}, func(ctx context.Context, run int) error {
+		switch run {
 		case 1:
-			if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
-				t.Error(err)
-			}
+			hangUp(t)
 			<-ctx.Done()
 		case 2:
 			return cli.ConfigError{Fault: errors.New("there is no kubeconfig")}
 		}
 		return nil
 	})
-	if err != nil || !slices.Equal(begun, []string{"1s", "2s", "1s"}) {
-		t.Errorf("it has begun with the margins %q, and ended with %v", begun, err)
-	}
-	if !strings.Contains(log.String(), "invalid configuration; keeping the current one") {
-		t.Errorf("what is wrong is not logged:\n%s", &log)
+	if !slices.Equal(begun, []string{"1s", "2s", "1s"}) || !strings.Contains(logged, "invalid configuration; keeping the current one") {
+		t.Errorf("it has begun with the margins %q, and logged\n%s", begun, logged)
 	}
 }
