@@ -175,10 +175,13 @@ func (f *Fields) clean() {
 	}
 }
 
+// jsonEscapes replace what has a meaning between the quotation marks of JSON.
+var jsonEscapes = strings.NewReplacer(`"`, `'`, `\`, `/`)
+
 // jsonSafe returns a text as one visible line of at most limit bytes, which may stand between the quotation marks of JSON. Apostrophes replace
 // quotation marks, and slashes replace backslashes.
 func jsonSafe(s string, limit int) string {
-	return strings.NewReplacer(`"`, `'`, `\`, `/`).Replace(text.Visible(strings.Join(strings.Fields(s), " "), limit))
+	return jsonEscapes.Replace(text.Visible(strings.Join(strings.Fields(s), " "), limit))
 }
 
 // noticeID returns the ID by which a receiver recognizes a notice that arrives twice. The ID depends on the time of the transition, as an event

@@ -70,8 +70,11 @@ func NewTemplate(name, text, contentType string) (*Template, error) {
 	return t, err
 }
 
-// OwnTemplate is nth's own template, which always compiles and renders.
-var OwnTemplate, _ = compile("nth's own template", defaultTemplate, "")
+// OwnTemplate returns nth's own template, which always compiles and renders.
+func OwnTemplate() *Template {
+	own, _ := compile("nth's own template", defaultTemplate, "")
+	return own
+}
 
 // compile compiles a template, and renders nothing. name, text and contentType are those of NewTemplate, but text is not replaced if empty.
 func compile(name, text, contentType string) (*Template, error) {

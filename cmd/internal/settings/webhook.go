@@ -22,6 +22,9 @@ func Webhook(c config.Webhook, name string) (to *notify.WebhookOptions, faults [
 	if err != nil {
 		fault(err)
 	}
+	if endpoint == nil && c.Template == "" {
+		return nil, faults
+	}
 	contentType := notify.DefaultContentType
 	if endpoint != nil {
 		contentType = endpoint.ContentType()
@@ -29,7 +32,7 @@ func Webhook(c config.Webhook, name string) (to *notify.WebhookOptions, faults [
 	template, err := templateOf(c, contentType)
 	if err != nil {
 		fault(fmt.Errorf("%w; nth's own template is used", err))
-		template = notify.OwnTemplate
+		template = notify.OwnTemplate()
 	}
 	if endpoint == nil {
 		return nil, faults
