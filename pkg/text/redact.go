@@ -4,6 +4,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // hidden replaces a secret.
@@ -17,55 +18,61 @@ const (
 	value = `(?:(")(?:\\.|[^"\\])*|(\\+["'])(?:[^"'\\]|\\\\+.|\\[^"'\\])*|(')[^']*|[^\s"',;&\\]+)`
 )
 
+// lazily returns a function that compiles a pattern when it is first called. Most processes redact nothing, and all patterns would take 150 kB
+// at each start.
+func lazily(pattern string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
+}
+
 // These match secrets by what stands before them or by how they begin, whether they look random or not. Group 1, if there is one, is the
 // text before the secret, which Redact keeps.
 var (
 	// A PEM block, whose end or beginning may be cut off.
-	pemBlock = regexp.MustCompile(`(?s)-----BEGIN .*?(-----END [A-Z0-9 ]*-----|\z)`)
-	pemEnd   = regexp.MustCompile(`(?s)\A.*-----END [A-Z0-9 ]*-----`)
+	pemBlock = lazily(`(?s)-----BEGIN .*?(-----END [A-Z0-9 ]*-----|\z)`)
+	pemEnd   = lazily(`(?s)\A.*-----END [A-Z0-9 ]*-----`)
 	// The user and password of a URL: userinfo with a scheme before them, schemeless without one.
-	userinfo   = regexp.MustCompile(`(://)(?:[^\s"']*|[^\s"'/@:]*:[^"'@]*)@`)
-	schemeless = regexp.MustCompile(`(^|[\s"'(=])[^\s"'/@:]+:[^\s/@][^\s@]*@`)
+	userinfo   = lazily(`(://)(?:[^\s"']*|[^\s"'/@:]*:[^"'@]*)@`)
+	schemeless = lazily(`(^|[\s"'(=])[^\s"'/@:]+:[^\s/@][^\s@]*@`)
 	// The value of something with the name of a secret, or after a flag with such a name.
-	named = regexp.MustCompile(`(?i)((?:(?:^|[^\w/-])[\w-]*` + secretive + `[\w-]*\\*["']?\s*:|` + secretive + `[\w-]*\\*["']?\s*=>?)\s*(?:[|>]-?\s+)?)` + value)
-	flag  = regexp.MustCompile(`(?i)((?:^|[\s"'(\[,])--?[\w-]*` + secretive + `[\w-]*(?:["',]*\s+|["'],))` + value)
+	named = lazily(`(?i)((?:(?:^|[^\w/-])[\w-]*` + secretive + `[\w-]*\\*["']?\s*:|` + secretive + `[\w-]*\\*["']?\s*=>?)\s*(?:[|>]-?\s+)?)` + value)
+	flag  = lazily(`(?i)((?:^|[\s"'(\[,])--?[\w-]*` + secretive + `[\w-]*(?:["',]*\s+|["'],))` + value)
 	// The path of a webhook's URL.
-	webhook = regexp.MustCompile(`(?i)(\b(?:hooks?|webhook)\.[\w.-]+/|/api/webhooks/)[^\s"']+`)
+	webhook = lazily(`(?i)(\b(?:hooks?|webhook)\.[\w.-]+/|/api/webhooks/)[^\s"']+`)
 	// Credentials in HTTP headers: after the header's name, or after "Bearer" anywhere.
-	header = regexp.MustCompile(`(?i)(\b(?:authorization|cookie|x-[a-z-]+)\\*["']?:\s*(?:\\*b?["'\[])*)(?:[\w-]+\s+|(?:\S+;\s+)*)[^\s"'\]\\]+`)
-	scheme = regexp.MustCompile(`(?i)\b(bearer\s+)\S+`)
+	header = lazily(`(?i)(\b(?:authorization|cookie|x-[a-z-]+)\\*["']?:\s*(?:\\*b?["'\[])*)(?:[\w-]+\s+|(?:\S+;\s+)*)[^\s"'\]\\]+`)
+	scheme = lazily(`(?i)\b(bearer\s+)\S+`)
 	// Tokens of Slack, GitHub, GitLab, AWS and EKS, and JSON Web Tokens, by their beginnings.
-	beginning = regexp.MustCompile(`\b(?:xox[a-z]-|gh[pousr]_|glpat-|AKIA|ASIA|eyJ|k8s-aws-v1\.)[\w.+/=%-]*`)
+	beginning = lazily(`\b(?:xox[a-z]-|gh[pousr]_|glpat-|AKIA|ASIA|eyJ|k8s-aws-v1\.)[\w.+/=%-]*`)
 )
 
 var (
 	// candidate matches the name of a host, which is never a secret, or a word that is long enough to be a secret.
-	candidate = regexp.MustCompile(`[A-Za-z0-9-]+(?:\.[a-z0-9-]+)+\.[a-z]{2,}\b|[A-Za-z0-9+_%-][A-Za-z0-9+/_%-]{15,}={0,2}`)
+	candidate = lazily(`[A-Za-z0-9-]+(?:\.[a-z0-9-]+)+\.[a-z]{2,}\b|[A-Za-z0-9+_%-][A-Za-z0-9+/_%-]{15,}={0,2}`)
 	// host matches a name of a host, and awsID an ID of EC2, which looks random and is no secret.
-	host  = regexp.MustCompile(`^[A-Za-z0-9-]+(\.[a-z0-9-]+)+\.[a-z]{2,}$`)
-	awsID = regexp.MustCompile(`^(i|ami|eni|sg|subnet|vol|vpc)-[0-9a-f]{8,17}$`)
+	host  = lazily(`^[A-Za-z0-9-]+(\.[a-z0-9-]+)+\.[a-z]{2,}$`)
+	awsID = lazily(`^(i|ami|eni|sg|subnet|vol|vpc)-[0-9a-f]{8,17}$`)
 )
 
 // Redact returns s in one line, with "…" for each part that is, or looks like, a secret. It is for errors of libraries and programs about
 // texts with secrets, such as a kubeconfig, a proxy's URL or the output of an exec plugin.
 func Redact(s string) string {
-	s = pemBlock.ReplaceAllString(strings.ToValidUTF8(s, ""), hidden)
-	s = pemEnd.ReplaceAllString(s, hidden)
+	s = pemBlock().ReplaceAllString(strings.ToValidUTF8(s, ""), hidden)
+	s = pemEnd().ReplaceAllString(s, hidden)
 	s = strings.Join(strings.Fields(s), " ") // one line: the patterns below do not match across lines
-	s = userinfo.ReplaceAllString(s, "${1}"+hidden+"@")
-	s = schemeless.ReplaceAllString(s, "${1}"+hidden+"@")
-	s = header.ReplaceAllString(s, "${1}"+hidden)
-	s = named.ReplaceAllString(s, "${1}${2}${3}${4}"+hidden)
-	s = flag.ReplaceAllString(s, "${1}${2}${3}${4}"+hidden)
-	s = webhook.ReplaceAllString(s, "${1}"+hidden)
-	s = scheme.ReplaceAllString(s, "${1}"+hidden)
-	s = beginning.ReplaceAllString(s, hidden)
-	return candidate.ReplaceAllStringFunc(s, redactWord)
+	s = userinfo().ReplaceAllString(s, "${1}"+hidden+"@")
+	s = schemeless().ReplaceAllString(s, "${1}"+hidden+"@")
+	s = header().ReplaceAllString(s, "${1}"+hidden)
+	s = named().ReplaceAllString(s, "${1}${2}${3}${4}"+hidden)
+	s = flag().ReplaceAllString(s, "${1}${2}${3}${4}"+hidden)
+	s = webhook().ReplaceAllString(s, "${1}"+hidden)
+	s = scheme().ReplaceAllString(s, "${1}"+hidden)
+	s = beginning().ReplaceAllString(s, hidden)
+	return candidate().ReplaceAllStringFunc(s, redactWord)
 }
 
 // redactWord returns a word that candidate has matched, with "…" for each part between slashes that looks random.
 func redactWord(word string) string {
-	if host.MatchString(word) {
+	if host().MatchString(word) {
 		return word
 	}
 	shortest := 16 // how many characters a part must have to be hidden: shorter parts of a path are no secrets
@@ -74,7 +81,7 @@ func redactWord(word string) string {
 	}
 	parts := strings.Split(word, "/")
 	for i, part := range parts {
-		if len(part) >= shortest && !awsID.MatchString(part) && looksRandom(part) {
+		if len(part) >= shortest && !awsID().MatchString(part) && looksRandom(part) {
 			parts[i] = hidden
 		}
 	}
