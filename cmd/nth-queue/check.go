@@ -121,6 +121,10 @@ func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Conf
 	must, may := catalog.Rights()
 	c.Rights(ctx, "right", needed, must)
 	c.Rights(ctx, "right", optional, may)
+	if len(nodes.Instances) > 0 {
+		finish := fleet.Finish(cfg.Events.ScheduledMaintenance.Finish)
+		c.Rights(ctx, "right", optional, catalog.ChangeRights(nodes.Instances[0], finish.Requests()...))
+	}
 	hooks := hookSettings(cfg)
 	if !hooks.Complete && !cfg.Fleet.CompleteLaunches {
 		c.OK("hook", "lifecycle hooks are disabled by configuration: events.asg-termination, fleet.complete_launches")

@@ -156,6 +156,7 @@ func rulesOf(cfg config.Queue) fleet.Rules {
 	return fleet.Rules{
 		Policy: policyOf(cfg.Events), Drain: options,
 		Limits: fleet.Limits{Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup}, Impaired: impairedFor,
+		Finish: fleet.Finish(cfg.Events.ScheduledMaintenance.Finish),
 	}
 }
 

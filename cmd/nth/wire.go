@@ -161,6 +161,9 @@ func policyOf(c config.Config) policy.Settings {
 		rule.WithdrawnAfter = c.IMDS.WithdrawnAfter
 		if kind == event.ScheduledMaintenance { // EC2's history of maintenance lags by an hour. Until it has the event, the event only seems withdrawn.
 			rule.WithdrawnAfter *= 120
+			if c.Events.ScheduledMaintenance.Finish == "reboot" { // EC2 keeps an instance-reboot if its user reboots the machine.
+				rule.Reboot = []string{"system-reboot"}
+			}
 		}
 		rules[kind] = rule
 	}

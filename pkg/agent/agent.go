@@ -105,7 +105,7 @@ type Config struct {
 	Log    *logrus.Entry
 	// Now reads the clock by which the times in the Record are, from any goroutine: see record.Store.Now. Nil means time.Now.
 	Now func() time.Time
-	// Reboot requests a reboot of the machine. Nil if the Policy asks for none.
+	// Reboot requests a reboot of the machine, or what nth-queue does instead. Nil if the Policy asks for none.
 	Reboot func(ctx context.Context) error
 	// Settled, if set, is called with the outcome of each announced event, "" while something is still to be done for the event. The
 	// latest call counts, as operators may change their minds. Settled is called often and must not block.

@@ -96,8 +96,8 @@ var messages = map[state.TransitionKind][]message{
 	state.PodOverdue:       {warn(systemd.PodHeld, "{pod} is still running after its grace period; the eviction of critical pods no longer waits for it")},
 	state.PodsLeftToReturn: {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; leaving them there")},
 	state.PodGone:          {info(systemd.PodGone, "{pod} is gone, {left} of {total} left")},
-	state.Rebooting:        {warn(systemd.Rebooting, "{not}rebooting the machine: {reason}")},
-	state.RebootFailed:     {failure(systemd.Rebooting, "the machine cannot be rebooted; EC2 does it at its own time")},
+	state.Rebooting:        {warn(systemd.Rebooting, "{not}carrying out the maintenance: {reason}")},
+	state.RebootFailed:     {failure(systemd.Rebooting, "the maintenance cannot be carried out; EC2 does it at its own time")},
 	state.VolumesInUse:     {info(systemd.PodGone, "waiting for volumes: {detail} still in use")},
 }
 

@@ -15,7 +15,7 @@ import (
 // reboots has the rig's policy reboot the machine for a system-reboot, which then takes place as answer says. The tape shows what is on record then.
 func reboots(r *rig, answer error) {
 	r.rule(event.ScheduledMaintenance, func(rule *policy.Rule) {
-		rule.Reboot = true
+		rule.Reboot = []string{"system-reboot"}
 		rule.Codes = map[string]policy.When{"system-reboot": policy.Now}
 	})
 	r.cfg.Reboot = func(context.Context) error {
@@ -29,13 +29,13 @@ func reboots(r *rig, answer error) {
 }
 
 func TestReboot_IsRecordedAndRequestedOnce(t *testing.T) {
-	const rebooting = "warning: rebooting the machine: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"
+	const rebooting = "warning: carrying out the maintenance: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"
 	each(t, map[string]struct {
 		answer error
 		said   []string
 	}{
 		"it takes place":    {nil, []string{rebooting}},
-		"logind refuses it": {errors.New("refused"), []string{rebooting, "error: the machine cannot be rebooted; EC2 does it at its own time"}},
+		"logind refuses it": {errors.New("refused"), []string{rebooting, "error: the maintenance cannot be carried out; EC2 does it at its own time"}},
 	}, func(r *rig, row struct {
 		answer error
 		said   []string
@@ -68,13 +68,13 @@ func TestReboot_IsNotRequested(t *testing.T) {
 	}{
 		"if the disk is full": {
 			func(r *rig) { r.record.err = errors.New("full") },
-			[]string{"error: the machine cannot be rebooted; EC2 does it at its own time"},
+			[]string{"error: the maintenance cannot be carried out; EC2 does it at its own time"},
 		},
 		"while the disk hangs": {func(r *rig) { r.record.hangs = time.Hour }, nil},
 		"if an operator uncordons the node before it is on record": {func(r *rig) { r.record.hangs = 5 * time.Second; reopen(r) }, nil},
 		"in a dry run": {
 			func(r *rig) { r.cfg.DryRun = true },
-			[]string{"warning: dry run: not rebooting the machine: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"},
+			[]string{"warning: dry run: not carrying out the maintenance: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"},
 		},
 	}, func(r *rig, row struct {
 		before func(r *rig)
@@ -107,7 +107,7 @@ func TestReboot_LeavesTheRestToEC2(t *testing.T) {
 		r.wantTape("put a undoing")
 		r.announce(r.rebooting("a", time.Hour))
 		r.wantTape("uncordon", "uncordon ended", "put a seen")
-		r.wantSaid(systemd.Uncordoned, "info: uncordoned the node: the reboot that nth requested did not end the event, which is left to EC2")
+		r.wantSaid(systemd.Uncordoned, "info: uncordoned the node: what nth requested did not end the event, which is left to EC2")
 		r.pass(50 * time.Minute)
 		r.wantTape("put a draining", "guard for a: drain, soft in 10m0s", "put a drained")
 	})

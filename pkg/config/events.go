@@ -104,6 +104,8 @@ var (
 	actions = []string{"ignore", "notify", "cordon", "drain"}
 	codes   = []string{"instance-stop", "instance-retirement", "system-reboot", "instance-reboot", "system-maintenance", "other"}
 	whens   = []string{"now", "lead", "window", "notify", "ignore"}
+	// finishes are the values of finish, by program.
+	finishes = map[program][]string{host: {"wait", "reboot"}, queue: {"wait", "reboot", "stop-start", "replace"}}
 )
 
 // isHours reports whether s is an element of hours.
@@ -145,7 +147,7 @@ type ScheduledMaintenance struct {
 	Window       time.Duration
 	HardDeadline bool
 	Hours        []string // in the language of hours.Parse; nil is at any time
-	Finish       string   // "wait" or "reboot"
+	Finish       string   // what follows the drain; nth has "wait" and "reboot" alone
 	// Codes says when Action is taken for each event code of EC2, and for "other": now, lead, window, notify or ignore.
 	Codes map[string]string
 }
@@ -161,8 +163,9 @@ func (c *ScheduledMaintenance) table(p program) Table {
 				"How long before the maintenance the action begins at the earliest, for codes that say `window`; at least `lead` and 20 minutes. Where nth-queue may not ask EC2, it begins thirteen days after the announcement at the latest: SQS forgets a message after fourteen.")},
 		Setting{"hours", list(&c.Hours, isHours, `a list of days, times and a time zone, such as ["Sat-Sun 02:00-05:00 Europe/Berlin"]`),
 			"Hours in which the action begins, for codes that say `lead` or `window`. See docs/events.md. Empty is at any time."},
-		p.only(host, Setting{"finish", choice(&c.Finish, "wait", "reboot"),
-			"What follows the drain for a `system-reboot`: `wait` for EC2, or `reboot` the machine, once, so that EC2 need not do it."}),
+		Setting{"finish", choice(&c.Finish, finishes[p]...),
+			p.either("What follows the drain for a `system-reboot`: `wait` for EC2, or `reboot` the machine, once, so that EC2 need not do it.",
+				"What follows the drain: `wait` for EC2, or `reboot`, `stop-start` or `replace` the instance. See docs/events.md.")},
 		Setting{"hard_deadline", boolean(&c.HardDeadline),
 			"Delete pods that resist eviction in time for the maintenance. Otherwise their disruption budgets are respected to the end."},
 		Setting{"codes", pairs(&c.Codes, isCode, "a table of "+quoteAll(codes)+", each one of "+quoteAll(whens)),

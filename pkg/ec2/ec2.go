@@ -1,5 +1,5 @@
 // Package ec2 asks EC2 about instances, for nth-queue: their state, their addresses, whether they are managed, to which cluster they belong,
-// and what is scheduled for them (status.go). Newcomers begin with Catalog.
+// and what is scheduled for them (status.go). It also has EC2 change them (requests.go). Newcomers begin with Catalog.
 //
 // Many instances are looked up at once when a queue fills, and AWS limits requests for the whole account. So lookups that come within moments
 // of each other share a request, and answers are cached for minutes (batch.go).
@@ -30,6 +30,8 @@ type Instance struct {
 	Address string
 	// Group is its Auto Scaling group; empty if it is in none.
 	Group string
+	// Stays is why it cannot be stopped and started again; "" if it can.
+	Stays string
 	// Managed is set if the instance has a tag with the key Options.Tag, or that key is "".
 	Managed bool
 	// Clusters are the names of the Kubernetes clusters in its tags (ClusterTag). AWS forgets the tags of an instance some
@@ -189,11 +191,17 @@ func (c *Catalog) convert(described types.Instance) Instance {
 	if described.State != nil {
 		found.State = string(described.State.Name)
 	}
+	switch {
+	case described.InstanceLifecycle == types.InstanceLifecycleTypeSpot:
+		found.Stays = "it is a spot instance"
+	case described.RootDeviceType == types.DeviceTypeInstanceStore:
+		found.Stays = "its root device is an instance store"
+	}
 	for _, tag := range described.Tags {
 		key, value := aws.ToString(tag.Key), aws.ToString(tag.Value)
 		found.Managed = found.Managed || key == c.tag
 		if key == groupTag {
-			found.Group = value
+			found.Group, found.Stays = value, "its Auto Scaling group would replace it"
 		}
 		if name, ok := strings.CutPrefix(key, ClusterTag); ok && name != "" {
 			found.Clusters = append(found.Clusters, name)

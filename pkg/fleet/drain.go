@@ -12,6 +12,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/policy"
@@ -30,13 +31,16 @@ type session struct {
 	node     node
 	since    time.Time // when the session began to wait
 	urgent   atomic.Bool
-	rules    policy.Settings // those at the session's begin
 	record   *record
+	asked    atomic.Bool // no request of finish.go is under way any more
+	request  ec2.Request // the one that the mark is for
 
 	// The term's mutex guards what follows.
 	stage    stage
 	deadline time.Time        // the nearest deadline of the events, while the session waits; noDeadline if none has one
 	goal     policy.Goal      // what the agent will decide first
+	rules    policy.Settings  // those of the goal
+	inTurn   bool             // the goal is maintenance that nth-queue finishes: see term.turn
 	events   map[string]*task // the events for the agent, by ID
 	sink     event.Sink       // the agent's; nil while the agent does not run
 	stop     context.CancelFunc
@@ -67,7 +71,7 @@ const (
 // begin begins a session whose turn has come. A goroutine runs the agent, and has the instance looked at when the agent has ended. The term's mutex
 // is held.
 func (t *term) begin(s *session) {
-	s.stage, s.rules = working, t.policy()
+	s.stage = working
 	s.instance.record = s.record
 	ctx, stop := context.WithCancel(t.ctx)
 	s.stop = stop
@@ -193,7 +197,7 @@ func (s *session) runAgent(ctx context.Context) {
 	}
 	agent.New(agent.Config{
 		Sources: []agent.Source{s}, Identity: s, Node: t.drainNode(s.node, s.urgent.Load), NodeName: s.node.name, Record: s.record, Policy: s.rules,
-		BootID: s.node.bootID, Remote: true, Log: t.opts.Log, DryRun: t.opts.DryRun, Settled: s.onOutcome,
+		BootID: s.node.bootID, Remote: true, Reboot: s.carryOut, Log: t.opts.Log, DryRun: t.opts.DryRun, Settled: s.onOutcome,
 		Rested: s.onRested, Listeners: listeners,
 	}).Run(ctx)
 	syncing.Wait()
@@ -282,6 +286,9 @@ func (s *session) onRested(ev event.Event, again time.Time) {
 		return
 	}
 	if !sameEvent(known.Event, ev) { // The agent has not seen the latest version of the event yet.
+		return
+	}
+	if s.requesting(s.record.entry(ev.ID)) {
 		return
 	}
 	retries := !again.IsZero() && s.record.entry(ev.ID).Error != ""

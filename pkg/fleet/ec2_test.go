@@ -2,7 +2,10 @@ package fleet_test
 
 import (
 	"context"
+	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,6 +26,35 @@ type knowledge struct {
 	// planned are the statuses of instances.
 	planned map[string]ec2.Status
 	err     error // what EC2 answers instead
+	// stays is why instances cannot be stopped, and asked are the requests that change instances.
+	stays   map[string]string
+	refused bool                                       // whether IAM refuses those requests
+	change  func(request ec2.Request, id string) error // carries such a request out, if set
+	asked   []string
+}
+
+// Change implements fleet.EC2.
+func (k *knowledge) Change(_ context.Context, request ec2.Request, id string, try bool) error {
+	k.mu.Lock()
+	refused, change := k.refused, k.change
+	if !try {
+		k.asked = append(k.asked, strings.TrimPrefix(string(request), "ec2:"))
+	}
+	k.mu.Unlock()
+	switch {
+	case refused:
+		return fmt.Errorf("%w: %s", ec2.ErrRefused, request)
+	case try || change == nil:
+		return nil
+	}
+	return change(request, id)
+}
+
+// requests are the requests that have changed instances so far.
+func (k *knowledge) requests() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.asked)
 }
 
 // say changes what is known.
@@ -54,7 +86,7 @@ func (k *knowledge) LookNow(_ context.Context, id string) (ec2.Instance, bool, e
 func (k *knowledge) find(id string) (ec2.Instance, bool) {
 	state, known := k.states[id]
 	return ec2.Instance{
-		ID: id, State: state, Launched: k.launched[id], Managed: k.managed[id], Clusters: k.clusters[id], Address: k.addresses[id],
+		ID: id, State: state, Launched: k.launched[id], Managed: k.managed[id], Clusters: k.clusters[id], Address: k.addresses[id], Stays: k.stays[id],
 	}, known
 }
 

@@ -9,11 +9,12 @@
 //   - An event stands while it is not over: an accepted hint, EC2's list (truth.go) or the record of the Node (record.go) has it.
 //   - A session is the drain of one Node (drain.go, taints.go), by an agent as on the machine itself. Sessions take turns (turns.go), and
 //     lifecycle hooks are held meanwhile (hooks.go).
+//   - Maintenance is finished when EC2 is asked to carry it out early (finish.go). The mark on the Node says that EC2 was asked.
 //   - An event rests when the agent has nothing to do for it, unless something new is announced.
 //   - A claim is the cordon's annotation on a Node: who cordoned the node, and for which events. Its own cordons are those of the same Lease.
 //   - A Node is silent if it does not name its instance in spec.providerID (nodes.go).
 //
-// Variables named inst are an instance, and on is the Node that the instance has. Only the queue and the claims on the Nodes store anything, so a
+// Variables named inst are an instance, and on is the Node that the instance has. Only the queue and the claims and marks on the Nodes store anything, so a
 // standby can take over at any time.
 package fleet
 
@@ -151,6 +152,8 @@ type Rules struct {
 	Limits Limits
 	// Impaired is for how long a status check of EC2 must have failed before its instance's node is drained.
 	Impaired time.Duration
+	// Finish says what follows a drain for maintenance. Policy's Reboot is not used.
+	Finish Finish
 }
 
 // Use replaces the rules, and has all instances looked at again. A drain that is under way keeps the old rules.
@@ -222,7 +225,7 @@ func (f *Fleet) Status() Status {
 			if recorded := s.record.entry(ev.ID); recorded.Event.ID != "" {
 				entry = recorded
 			}
-			status := entry.Status(f.policy().Describe(entry))
+			status := entry.Status(s.rules.Describe(entry))
 			status.Node = s.node.name
 			now.Events = append(now.Events, status)
 		}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/sqs"
@@ -30,6 +31,8 @@ type instance struct {
 	goneSince time.Time
 	// record is what was done on that Node in this term; nil before the first drain.
 	record *record
+	// verdicts say which requests nth-queue may make about the instance.
+	verdicts map[ec2.Request]verdict
 }
 
 // instance returns the instance with that ID. It adds the instance if the term does not have it. The term's mutex is held.
@@ -104,6 +107,8 @@ func (t *term) look(inst *instance) time.Duration {
 	if on.uid != "" {
 		again = sooner(again, t.pursue(inst, on))
 		again = sooner(again, t.tidyOpened(on))
+		again = sooner(again, t.startStopped(inst, on))
+		again = sooner(again, t.removeMark(inst, on))
 	}
 	return sooner(again, t.cordonWaiting(inst))
 }
@@ -252,7 +257,8 @@ func (t *term) judgeWithoutNode(inst *instance, h *hint) time.Duration {
 // news.
 func (t *term) pursue(inst *instance, on node) time.Duration {
 	events, past, hinted := t.standing(inst, on)
-	due, goal := t.decide(on, events, past)
+	rules := t.rulesFor(inst)
+	due, goal := t.decide(rules, on, events, past)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := inst.drain
@@ -269,7 +275,9 @@ func (t *term) pursue(inst *instance, on node) time.Duration {
 	case len(hinted) > 0 || len(due) > 0: // Even if nothing is due, hints are settled by a session.
 		maps.Copy(due, hinted)
 		t.enlist(inst, on, events, past, due)
-		inst.drain.goal = goal
+		s = inst.drain
+		s.rules, s.goal = rules, goal
+		s.inTurn = s.takesTurn(past)
 		t.dispatch()
 	default: // A session that waits is not needed any more.
 		inst.drain = nil
@@ -292,16 +300,16 @@ func (t *term) enlist(inst *instance, on node, events []event.Event, past []stat
 		inst.drain = s
 	}
 	s.node, s.record = on, newRecord(past) // The node may have been rebooted, or cordoned by others, while the session waits.
+	s.record.mark = s.mark
 	s.events = map[string]*task{}
 	for _, ev := range events {
 		s.events[ev.ID] = &task{Event: ev, rests: !due[ev.ID]}
 	}
 }
 
-// decide asks the policy about the events that stand for a Node and about the Node's record past. due has the IDs of the events for which there is
+// decide asks the policy, with rules, about the events that stand for a Node and about the Node's record past. due has the IDs of the events for which there is
 // something to do or to report now. goal is the policy's goal for the node.
-func (t *term) decide(on node, events []event.Event, past []state.Entry) (due map[string]bool, goal policy.Goal) {
-	rules := t.policy()
+func (t *term) decide(rules policy.Settings, on node, events []event.Event, past []state.Entry) (due map[string]bool, goal policy.Goal) {
 	situation := policy.Situation{Now: time.Now(), BootID: on.bootID, Known: map[event.Kind][]event.Event{}, Past: past}
 	for _, ev := range events {
 		situation.Known[ev.Kind] = append(situation.Known[ev.Kind], ev)

@@ -43,10 +43,11 @@ type node struct {
 	hasOwnCordon bool
 	// labeled is set if the Node has drain.ExcludeLabel of this Lease.
 	labeled bool
+	mark    mark // its zero value if the Node has none
 }
 
-// marked reports whether the Node has a claim or a label of this Lease. Such a Node is looked at even if nothing is announced.
-func (n node) marked() bool { return n.hasOwnCordon || n.labeled }
+// marked reports whether the Node has a claim or a label of this Lease, or a mark. Such a Node is looked at even if nothing is announced.
+func (on node) marked() bool { return on.hasOwnCordon || on.labeled || len(on.mark.Events) > 0 }
 
 const (
 	byInstance, byAddress = "instance", "address"
@@ -219,6 +220,9 @@ func (n *nodes) parse(object any) node {
 		created: full.CreationTimestamp.Time, labeled: full.Labels[drain.ExcludeLabel] == n.lease,
 	}
 	kept.cordon, kept.hasOwnCordon = n.cordonOf(full.Annotations[drain.CordonAnnotation])
+	if text := full.Annotations[markAnnotation]; text != "" {
+		_ = json.Unmarshal([]byte(text), &kept.mark) // A mark that somebody has broken counts as none.
+	}
 	for _, c := range full.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			kept.ready = c.Status == corev1.ConditionTrue

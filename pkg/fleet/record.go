@@ -32,7 +32,9 @@ func (t *term) entriesOf(inst *instance, on node, announced []event.Event) []sta
 	if recorded != nil {
 		entries = recorded.Entries()
 	}
-	if on.hasOwnCordon && !slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode && !e.Released() }) {
+	cordonIsKnown := slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode && !e.Released() })
+	entries = append(entries, on.requested(entries, announced)...)
+	if on.hasOwnCordon && !cordonIsKnown {
 		entries = append(entries, t.claimed(on, entries, announced)...)
 	}
 	for i := range entries {
@@ -135,7 +137,8 @@ func (n *nodes) claimOf(now *corev1.Node, entries []state.Entry) (text string, n
 
 // record is an agent.Record in memory.
 type record struct {
-	changed chan struct{} // has an element when an entry was put
+	changed chan struct{}                                    // has an element when an entry was put
+	mark    func(written func(error), entries []state.Entry) // writes a mark for the entries, and calls written after that
 
 	mu      sync.Mutex
 	entries []state.Entry
@@ -153,12 +156,20 @@ func (r *record) Entries() []state.Entry {
 	return slices.Clone(r.entries)
 }
 
-// Put implements agent.Record. It calls written before it returns, as nothing has to reach a disk.
+// Put implements agent.Record. It calls written before it returns, as nothing has to reach a disk. Only the time of a reboot has to be on the Node.
 func (r *record) Put(written func(error), entries ...state.Entry) {
 	r.mu.Lock()
+	requests := slices.ContainsFunc(entries, func(e state.Entry) bool {
+		before, _ := policy.Find(r.entries, e.Event.ID)
+		return !e.RebootAt.IsZero() && before.RebootAt.IsZero()
+	})
 	r.entries = merged(r.entries, entries)
 	r.mu.Unlock()
 	loop.Nudge(r.changed)
+	if requests {
+		r.mark(written, entries)
+		return
+	}
 	written(nil)
 }
 

@@ -33,6 +33,8 @@ type EC2 interface {
 	// Notable returns, by instance ID, the status of all instances of the region with scheduled events and, with checks, of those whose
 	// status checks fail.
 	Notable(ctx context.Context, checks bool) (map[string]ec2.Status, error)
+	// Change makes a request about an instance, or only tries whether EC2 would refuse it.
+	Change(ctx context.Context, request ec2.Request, id string, try bool) error
 }
 
 // lookUpTimeout bounds the time for which a look waits for EC2's answer. A later answer is cached for the next look.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
@@ -42,6 +43,7 @@ func (t *term) dispatch() {
 	all := 0            // sessions that run
 	counted := 0        // those that count for the limits: operators may have opted out the nodes of the others
 	groups := map[string]int{}
+	turns := map[string]types.UID{} // by group, as far as they are needed
 	for _, inst := range t.instances {
 		s := inst.drain
 		switch {
@@ -62,10 +64,17 @@ func (t *term) dispatch() {
 		inAll := limits.Draining > 0 && counted >= limits.Draining
 		inGroup := limits.Group > 0 && groups[s.node.group] >= limits.Group
 		var mustWait bool
-		if s.urgent.Load() {
+		switch {
+		case s.urgent.Load():
 			mustWait = all >= places+urgentPlaces
-		} else {
-			mustWait = all >= places || inAll || inGroup
+		case all >= places || inAll || inGroup:
+			mustWait = true
+		case s.inTurn:
+			if _, known := turns[s.node.group]; !known {
+				turns[s.node.group] = t.turn(s.node.group)
+			}
+			turns[s.node.group] = cmp.Or(turns[s.node.group], s.node.uid)
+			mustWait = turns[s.node.group] != s.node.uid
 		}
 		if mustWait {
 			continue
@@ -118,7 +127,7 @@ func (t *term) cordonWaiting(inst *instance) time.Duration {
 	s := inst.drain
 	isWaiting := s != nil && s.stage == waiting
 	wantsClosed := isWaiting && (s.goal.Action == policy.Drain || s.goal.Action == policy.Cordon)
-	if !wantsClosed || t.opts.DryRun {
+	if !wantsClosed || s.inTurn || t.opts.DryRun { // A node that waits for the turn of its group still takes pods.
 		t.mu.Unlock()
 		return 0
 	}

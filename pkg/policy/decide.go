@@ -544,9 +544,10 @@ func (s Settings) survived(sit Situation, e state.Entry) bool {
 	if !e.Acted() {
 		return false
 	}
-	if e.Event.Kind == event.ScheduledMaintenance && (e.Event.Code == "system-reboot" || e.Event.Code == "instance-reboot") {
+	requested := !e.RebootAt.IsZero()
+	if e.Event.Kind == event.ScheduledMaintenance && (requested || e.Event.Code == "system-reboot" || e.Event.Code == "instance-reboot") {
 		// Even if the reboot is still listed: EC2's list lags behind. But after a reboot that nth requested, EC2 may still do its own, later.
-		stillToCome := !e.RebootAt.IsZero() && !sit.missing(e.Event) && s.start(sit, e).After(sit.Now)
+		stillToCome := requested && !sit.missing(e.Event) && s.start(sit, e).After(sit.Now)
 		return !stillToCome
 	}
 	deadlinePassed := !e.Event.Deadline.IsZero() && sit.Now.After(e.Event.Deadline)

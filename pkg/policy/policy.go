@@ -80,8 +80,9 @@ type Rule struct {
 	// Hours are those in which the action for codes with Lead or Window begins, as far as the deadline allows; nil means at any time. The instances
 	// of a fleet begin over all of them.
 	Hours []hours.Hours
-	// Reboot: once the node is drained for a scheduled system-reboot, the machine is rebooted, once for each event. EC2 need not do it any more.
-	Reboot bool
+	// Reboot has the codes of the maintenance for which the machine is rebooted once the node is drained, once for each event. EC2 need not do it any
+	// more. nth-queue may stop and start the machine, or replace it.
+	Reboot []string
 	// Hard: the machine is gone at the deadline, so pods that resist eviction are deleted in time.
 	Hard bool
 	// Budget is the time for an event without a deadline, counted from when it was first seen; 0 means as long as the event stands. For a spot
@@ -254,6 +255,9 @@ func (r Rule) when(code string) When {
 func (s Settings) start(sit Situation, e state.Entry) time.Time {
 	rule, ev := s[e.Event.Kind], e.Event
 	when := rule.when(ev.Code)
+	if when == Now && sit.rebootIsOver(e) { // What is left is EC2's own reboot, at its time.
+		when = Lead
+	}
 	if ev.Kind != event.ScheduledMaintenance || ev.State == "" || ev.Deadline.IsZero() || when != Lead && when != Window {
 		return time.Time{}
 	}
@@ -277,10 +281,9 @@ func (s Settings) start(sit Situation, e state.Entry) time.Time {
 	return from.Add(offset(ev.Instance, to.Sub(from)))
 }
 
-// reboots reports whether the machine is to be rebooted for an event. EC2 clears a system-reboot when the user reboots the instance. After an
-// instance-reboot by the user, the event stays: see "Manage Amazon EC2 instances scheduled for reboot" in EC2's user guide.
+// reboots reports whether the machine is to be rebooted for an event.
 func (r Rule) reboots(ev event.Event) bool {
-	return r.Reboot && ev.Kind == event.ScheduledMaintenance && ev.Code == "system-reboot"
+	return ev.Kind == event.ScheduledMaintenance && slices.Contains(r.Reboot, ev.Code)
 }
 
 // rebootIsOver reports whether the reboot that was requested for an entry has happened or has not come. If EC2 still lists the event, the rest is

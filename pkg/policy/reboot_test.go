@@ -27,7 +27,7 @@ func inHours(t *testing.T, text string, change func(*policy.Rule)) policy.Settin
 }
 
 func waits(*policy.Rule)              {}
-func reboots(r *policy.Rule)          { r.Reboot = true }
+func reboots(r *policy.Rule)          { r.Reboot = []string{"system-reboot"} }
 func rebootAt(t time.Duration) detail { return func(e *state.Entry) { e.RebootAt = at(t) } }
 
 func TestHours_WhenAnInstanceBegins(t *testing.T) {
@@ -61,7 +61,7 @@ func TestHours_WhenAnInstanceBegins(t *testing.T) {
 
 func TestReboot_OnlyOfADrainedNode(t *testing.T) {
 	t.Parallel()
-	rules := with(event.ScheduledMaintenance, func(r *policy.Rule) { r.Reboot, r.Codes["instance-reboot"] = true, policy.Now })
+	rules := with(event.ScheduledMaintenance, func(r *policy.Rule) { r.Reboot, r.Codes["instance-reboot"] = []string{"system-reboot"}, policy.Now })
 	reboot, inPlace := maintenance("a", "system-reboot", 5*time.Minute), maintenance("b", "instance-reboot", time.Hour)
 	drained := func(details ...detail) []state.Entry { return past(entry(reboot, state.Drained, details...)) }
 	for name, row := range map[string]struct {

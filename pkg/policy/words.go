@@ -26,7 +26,7 @@ func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 		return "the settings ask for no more than to " + string(action)
 	}
 	if !e.RebootAt.IsZero() {
-		return "the reboot that nth requested did not end the event, which is left to EC2"
+		return "what nth requested did not end the event, which is left to EC2"
 	}
 	return "the event was moved to a later time"
 }
@@ -36,7 +36,7 @@ func (s Settings) Describe(e state.Entry) string {
 	text := e.Event.Summary()
 	p, start := s.plan(e), s.start(Situation{Now: e.Changed, BootID: e.BootID}, e) // Changed stands for now, so that the text is the entry's alone.
 	if !e.RebootAt.IsZero() {
-		text += ", and nth has requested a reboot for it"
+		text += ", and nth has requested it"
 	}
 	// Operators have uncordoned the node. Only a drain that was under way continues.
 	releasedForGood := e.Released() && e.Phase != state.Draining
@@ -58,7 +58,7 @@ func (s Settings) Describe(e state.Entry) string {
 		moment = "begins at " + start.UTC().Format(event.TimeLayout)
 	}
 	if s[e.Event.Kind].reboots(e.Event) && p.action == Drain && e.RebootAt.IsZero() {
-		moment += ", then nth reboots the machine"
+		moment += ", then nth carries it out"
 	}
 	return fmt.Sprintf("%s; %s %s", text, p.action, moment)
 }

@@ -43,8 +43,8 @@ func everyStack(t *testing.T, judge func(t *testing.T, s *stack)) {
 	for _, parameters := range combinations {
 		t.Run(fmt.Sprint(parameters), func(t *testing.T) { judge(t, tpl.make(parameters)) })
 	}
-	if len(combinations) != 256 {
-		t.Errorf("there are %d combinations, want 256", len(combinations))
+	if len(combinations) != 512 {
+		t.Errorf("there are %d combinations, want 512", len(combinations))
 	}
 }
 
@@ -213,7 +213,11 @@ func TestRole_TrustsOnlyWhatReadsTheQueue(t *testing.T) {
 					"EF:sub:system:serviceaccount:kube-system:nth-queue") {
 					t.Errorf("it trusts by %v", trust[0]["Condition"])
 				}
-				if policies := texts(s.property(name, "ManagedPolicyArns")); !slices.Equal(policies, []string{"<ConsumerPolicy>", "<HooksPolicy>"}) {
+				want := []string{"<ConsumerPolicy>", "<HooksPolicy>"}
+				if s.parameters["FinishMaintenance"] == "true" {
+					want = append(want, "<FinishPolicy>")
+				}
+				if policies := texts(s.property(name, "ManagedPolicyArns")); !slices.Equal(policies, want) {
 					t.Errorf("%s has the policies %q", name, policies)
 				}
 			}

@@ -68,7 +68,6 @@ func Rules(c config.Announced) policy.Settings {
 			Spread: maintenanceSpread,
 			Hard:   c.ScheduledMaintenance.HardDeadline,
 			Hours:  maintenanceHours(c.ScheduledMaintenance.Hours),
-			Reboot: c.ScheduledMaintenance.Finish == "reboot",
 		},
 		event.ASGTermination: {
 			Action:     policy.Action(c.ASGTermination.Action),

@@ -43,6 +43,24 @@ data "aws_iam_policy_document" "consumer" {
   }
 
   dynamic "statement" {
+    for_each = var.finish_maintenance ? [true] : []
+    content {
+      sid       = "FinishMaintenance"
+      actions   = ["ec2:RebootInstances", "ec2:StopInstances", "ec2:StartInstances", "ec2:TerminateInstances"]
+      resources = ["arn:${data.aws_partition.this.partition}:ec2:${data.aws_region.this.id}:${local.account}:instance/*"]
+
+      dynamic "condition" {
+        for_each = var.managed_tag == "" ? [] : [var.managed_tag]
+        content {
+          test     = "Null"
+          variable = "aws:ResourceTag/${condition.value}"
+          values   = ["false"]
+        }
+      }
+    }
+  }
+
+  dynamic "statement" {
     for_each = aws_kms_key.queue
     content {
       sid       = "DecryptMessages"

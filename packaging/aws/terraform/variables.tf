@@ -105,6 +105,12 @@ variable "managed_tag" {
   }
 }
 
+variable "finish_maintenance" {
+  description = "Whether nth-queue may reboot, stop, start and terminate instances, which the setting finish of scheduled maintenance needs. With a tag only those that have it."
+  type        = bool
+  default     = false
+}
+
 variable "tags" {
   description = "Tags for everything that can have them."
   type        = map(string)

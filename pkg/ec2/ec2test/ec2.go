@@ -1,4 +1,4 @@
-// Package ec2test simulates EC2 for tests: it describes instances and their status, by one filter. pkg/internal/querytest records calls, and makes
+// Package ec2test simulates EC2 for tests: it describes instances and their status, by one filter, and reboots, stops, starts and terminates one. pkg/internal/querytest records calls, and makes
 // requests fail or be refused.
 package ec2test
 
@@ -17,6 +17,7 @@ import (
 // Instance is one instance.
 type Instance struct {
 	ID, State, Address, Reservation string
+	Lifecycle, RootDevice           string // "spot", "instance-store"; "" is on-demand, and EBS
 	Launched                        time.Time
 	Tags                            map[string]string
 }
@@ -29,6 +30,14 @@ type Service struct {
 	instances []Instance
 	statuses  map[string]*status // by the instance's ID
 	page      int                // the most instances in an answer; 0 is no limit
+	changed   func(action, id string)
+}
+
+// OnChange has f called with each action that changes an instance, such as "RebootInstances".
+func (s *Service) OnChange(f func(action, id string)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changed = f
 }
 
 // Add adds instances. It replaces instances of the same IDs.
@@ -96,8 +105,28 @@ func (s *Service) perform(action string, form url.Values) (any, *querytest.Failu
 		return s.describe(form), nil
 	case action == "DescribeInstanceStatus":
 		return s.describeStatus(form), nil
+	case states[action] != "":
+		return s.change(action, form.Get("InstanceId.1")), nil
 	}
 	return nil, nil
+}
+
+// states has the state of an instance after an action.
+var states = map[string]string{
+	"RebootInstances": "running", "StopInstances": "stopped", "StartInstances": "running", "TerminateInstances": "terminated",
+}
+
+// change performs an action with an instance, at once. s.mu is held.
+func (s *Service) change(action, id string) any {
+	for i := range s.instances {
+		if s.instances[i].ID == id {
+			s.instances[i].State = states[action]
+		}
+	}
+	if s.changed != nil {
+		go s.changed(action, id)
+	}
+	return struct{}{}
 }
 
 // page returns the page of a list that a request asks for, and the token of the next page; "" after the last. s.mu is held.
@@ -134,6 +163,8 @@ func (s *Service) describe(form url.Values) any {
 	type item struct {
 		ID       string `xml:"instanceId"`
 		State    string `xml:"instanceState>name"`
+		Life     string `xml:"instanceLifecycle,omitempty"`
+		Root     string `xml:"rootDeviceType,omitempty"`
 		Address  string `xml:"privateIpAddress,omitempty"`
 		Launched string `xml:"launchTime,omitempty"`
 		Tags     []tag  `xml:"tagSet>item"`
@@ -144,7 +175,7 @@ func (s *Service) describe(form url.Values) any {
 		if by != "" && !slices.Contains(values, i.filtered(by)) {
 			continue
 		}
-		one := item{ID: i.ID, State: i.State, Address: i.Address, Launched: inEC2(i.Launched)}
+		one := item{ID: i.ID, State: i.State, Life: i.Lifecycle, Root: i.RootDevice, Address: i.Address, Launched: inEC2(i.Launched)}
 		for key, value := range i.Tags {
 			one.Tags = append(one.Tags, tag{key, value})
 		}

@@ -104,7 +104,7 @@ var happenings = map[string]func(*world, happening){
 		w.rule(string(event.ScheduledMaintenance), func(r *policy.Rule) { r.Hard = h.n > 0 })
 	},
 	"reboots": func(w *world, _ happening) {
-		w.rule(string(event.ScheduledMaintenance), func(r *policy.Rule) { r.Reboot = true })
+		w.rule(string(event.ScheduledMaintenance), func(r *policy.Rule) { r.Reboot = []string{"system-reboot"} })
 	},
 	"hibernate": func(w *world, h happening) {
 		w.rule(string(event.SpotInterruption), func(r *policy.Rule) { r.Hibernate = policy.Action(h.kind) })
