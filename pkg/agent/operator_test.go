@@ -88,6 +88,17 @@ func leftAlone(kind event.Kind) string {
 	return "warning: the node is left alone because of its annotation " + drain.ActionAnnotation + ": its pods are not evicted for " + string(kind)
 }
 
+func TestOptedOut_ACordonWaits(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.node.toGuard(leftOpenFor(time.Hour))
+		r.runFor(r.hibernating("a", 2*time.Minute))
+		if e := r.entry("a"); e.Phase != state.Cordoning || !e.LeftAlone {
+			r.t.Errorf("the entry is %+v", e)
+		}
+		r.wantHeard("announced a", "begun a cordon after 0s", "left-alone a cordon after 0s")
+	})
+}
+
 func TestOptedOut_IsDrainedWhenItIsNoLonger(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.node.toGuard(limitedFor(time.Minute))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -194,6 +195,27 @@ func TestBoard_ShowsWhatIsWrongUntilItIsOver(t *testing.T) {
 		r.pass(time.Minute)
 		if got := r.board.last(); len(got.Events) > 0 {
 			t.Errorf("the events are %+v", got.Events)
+		}
+	})
+}
+
+func TestBoard_SaysWhetherTheDeadlineIsHard(t *testing.T) {
+	type row struct {
+		events func(r *rig) []event.Event
+		want   bool
+	}
+	each(t, map[string]row{
+		"a hard deadline":    {func(r *rig) []event.Event { return []event.Event{r.spot("a", time.Hour)} }, true},
+		"a soft one":         {func(r *rig) []event.Event { return []event.Event{r.stopping("a", time.Hour)} }, false},
+		"a soft one is over": {func(r *rig) []event.Event { return []event.Event{r.stopping("a", -time.Hour), terminated("b")} }, true},
+		"no deadline":        {func(*rig) []event.Event { return []event.Event{recommended("a")} }, false},
+	}, func(r *rig, row row) {
+		r.rule(event.RebalanceRecommendation, func(rule *policy.Rule) { rule.Action = policy.Drain })
+		r.node.toGuard(reports())
+		r.runFor(row.events(r)...)
+		r.pass(time.Second)
+		if step := r.board.last().Step; step == nil || step.Hard != row.want || step.PodsTotal != 0 || step.PodsLeft != 0 {
+			r.t.Errorf("the step is %+v, want hard: %t", step, row.want)
 		}
 	})
 }
