@@ -2,7 +2,6 @@ package drain_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -15,24 +14,6 @@ import (
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/state"
 )
-
-// The event is withdrawn while the cordon is under way.
-func TestCordon_UnderWayIsTakenBack(t *testing.T) {
-	t.Parallel()
-	for _, takes := range []time.Duration{time.Second, 9 * time.Second} {
-		run(t, fmt.Sprint(takes), func(t *testing.T, s *apitest.Server) {
-			s.Answer("patch", func(http.ResponseWriter, *http.Request) bool { time.Sleep(takes); return false })
-			r := begin(t, s, drain.Options{})
-			time.Sleep(500 * time.Millisecond)
-			r.stop()
-			result, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(t.Context(), nil)
-			time.Sleep(time.Minute)
-			if s.CurrentNode().Spec.Unschedulable {
-				t.Errorf("uncordoned with %s, %v, and the node is cordoned for good", result, err)
-			}
-		})
-	}
-}
 
 func TestCordon(t *testing.T) {
 	t.Parallel()

@@ -127,13 +127,6 @@ func drained(t *testing.T, s *apitest.Server, opts drain.Options) *trial {
 // stop stops the guard, and waits for its end.
 func (r *trial) stop() { r.cancel(); <-r.done }
 
-// uncordon uncordons the node as an operator does, and waits until the guard has seen it.
-func (r *trial) uncordon(s *apitest.Server) {
-	r.t.Helper()
-	s.UncordonAs("kubectl")
-	r.await(state.NodeUncordoned)
-}
-
 // reported fails unless so many of a kind were reported, and of a pod if one is given.
 func (r *trial) reported(n int, what state.TransitionKind, pod ...string) {
 	r.t.Helper()

@@ -104,21 +104,6 @@ func TestLabel_IsTriedAgain(t *testing.T) {
 	}
 }
 
-// The agent stops the guard at an uncordon, so that no later look takes the label off.
-func TestLabel_IsTakenOffThoughTheGuardEnds(t *testing.T) {
-	bubble(t, func(t *testing.T, s *apitest.Server) {
-		r := drained(t, s, drain.Options{ExcludeFromLoadBalancers: true})
-		r.await(state.NodeExcluded)
-		s.Answer("patch", apitest.Unavailable())
-		s.UncordonAs("kubectl")
-		r.await(state.NodeUncordoned)
-		r.stop()
-		if label := s.CurrentNode().Labels[drain.ExcludeLabel]; label != "" {
-			t.Errorf("the label is %q", label)
-		}
-	})
-}
-
 // Next to somebody else's cordon there is no annotation of ours, and the record may have been lost.
 func TestLabel_AloneIsAClaim(t *testing.T) {
 	t.Parallel()
@@ -169,20 +154,4 @@ func TestLabel_OnlyWhereNoneIs(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Operators have it open for what it was closed for. That somebody has closed it again is no business of ours.
-func TestLabel_NotNextToALaterCordonOfOthers(t *testing.T) {
-	bubble(t, func(t *testing.T, s *apitest.Server) {
-		labeled := func() bool { return s.CurrentNode().Labels[drain.ExcludeLabel] != "" }
-		r := drained(t, s, drain.Options{ExcludeFromLoadBalancers: true})
-		s.ChangeNode(unclaimed, "kubectl")
-		r.await(state.NodeUncordoned)
-		await(t, "that the label is gone", func() bool { return !labeled() })
-		s.CordonAs("kubectl")
-		time.Sleep(time.Minute)
-		if labeled() {
-			t.Error("it is labeled")
-		}
-	})
 }

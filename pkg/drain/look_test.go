@@ -105,27 +105,6 @@ func TestLook_PodsOfADeletedNode(t *testing.T) {
 	}
 }
 
-func TestLook_NewNode(t *testing.T) {
-	t.Parallel()
-	run(t, "is cordoned", func(t *testing.T, s *apitest.Server) {
-		r := drained(t, s, drain.Options{})
-		s.RegisterNode()
-		await(t, "another cordon", func() bool { return s.CurrentNode().Spec.Unschedulable })
-		await(t, "the word of it", func() bool { return len(r.of(state.NodeCordoned)) == 2 })
-		r.reported(0, state.NodeUncordoned)
-		s.AddPod(pod("late"), 0)
-		r.await(state.PodGone, "default/late")
-	})
-	run(t, "is cordoned by the first look, whatever was uncordoned before", func(t *testing.T, s *apitest.Server) {
-		r := drained(t, s, drain.Options{})
-		r.uncordon(s)
-		s.RegisterNode()
-		looks, patches := count(s, "get node"), count(s, "patch node")
-		await(t, "another cordon", func() bool { return count(s, "patch node") > patches })
-		requested(t, s, looks+1, "get node")
-	})
-}
-
 func TestLook(t *testing.T) {
 	t.Parallel()
 	run(t, "every five seconds", func(t *testing.T, s *apitest.Server) {

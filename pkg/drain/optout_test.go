@@ -11,32 +11,6 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-func TestOptOut_NodeAtAnyTime(t *testing.T) {
-	t.Parallel()
-	set := func(s *apitest.Server, action string) {
-		s.ChangeNode(func(n *corev1.Node) { n.Annotations = map[string]string{drain.ActionAnnotation: action} })
-	}
-	run(t, "in the midst", func(t *testing.T, s *apitest.Server) {
-		free := addHeld(s, pod("a"))
-		r := beginWithin(t, s, drain.Options{}, true, plenty)
-		r.await(state.PodHeld)
-		set(s, drain.OnlyCordon)
-		r.leave()
-		free()
-		asked := count(s, "evict")
-		time.Sleep(time.Minute)
-		if n := count(s, "evict"); n != asked || !s.HasPod("default/a") || !r.task.Result().MayNotEvict {
-			t.Errorf("%d evictions, %+v", n-asked, r.task.Result())
-		}
-		set(s, "")
-		r.await(state.PodGone, "default/a")
-		await(t, "that it is drained again", func() bool { return r.last().Kind == state.NodeEmpty })
-		if result := r.task.Result(); result.MayNotEvict || result.Evicted != 1 {
-			t.Errorf("the result is %+v", result)
-		}
-	})
-}
-
 func TestOptOut_NodeAnnotation(t *testing.T) {
 	t.Parallel()
 	for action, want := range map[string]struct {

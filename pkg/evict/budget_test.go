@@ -3,7 +3,6 @@ package evict_test
 import (
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -126,33 +125,6 @@ func TestBudget(t *testing.T) {
 	})
 }
 
-func TestRefusal(t *testing.T) {
-	t.Parallel()
-	// What holds a pod is reported once in full, and when it holds it again, for the status alone.
-	run(t, "of another kind in turn", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a"), 0)
-		r := begin(t, s, evict.Options{})
-		for range 3 {
-			s.Always("evict", apitest.HeldBy("budget", 0))
-			time.Sleep(time.Minute)
-			s.Always("evict", apitest.Unavailable())
-			time.Sleep(time.Minute)
-		}
-		var reported []string
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		for _, p := range r.reports {
-			if p.Pod == "default/a" {
-				reported = append(reported, string(p.Kind)+" "+p.Detail)
-			}
-		}
-		want := []string{"pod-held budget", "pod-refused 503 Service Unavailable: not ready"}
-		if !slices.Equal(reported, want) {
-			t.Errorf("reported is %q, want %q", reported, want)
-		}
-	})
-}
-
 // The first answer of an API server that has not heard of a young pod, and the last of one whose pod has gone, are the same: only the watch
 // tells which it is. So they are not reported.
 func TestRefusal_IsRepeatedAndReported(t *testing.T) {
@@ -187,32 +159,6 @@ func TestRefusal_IsRepeatedAndReported(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// One request per answer: client-go by itself would obey a Retry-After up to ten times within one call.
-func TestRefusal_RetryAfterHasALimit(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		answer apitest.Answer
-		hard   bool
-		limit  time.Duration
-	}{
-		"a budget that is being worked on": {apitest.HeldBy("budget", 600), false, plenty},
-		"throttling":                       {apitest.Throttled(600), false, plenty},
-		"throttling, before the turn":      {apitest.Throttled(600), true, 12 * time.Second},
-	} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			s.AddPod(pod("a"), 0)
-			s.Answer("evict", c.answer)
-			r := beginWithin(t, s, evict.Options{}, c.hard, c.limit)
-			if result := r.succeed(); count(s, "evict") != 2 || result.Evicted != 1 {
-				t.Errorf("%d evictions, %+v", count(s, "evict"), result)
-			}
-			if asked := s.Requests("evict"); asked[1].At.Sub(asked[0].At) != 5*time.Second {
-				t.Errorf("the second came after %s", asked[1].At.Sub(asked[0].At))
-			}
-		})
 	}
 }
 
