@@ -71,7 +71,7 @@ func Report(ctx context.Context, cfg config.Queue, client kubernetes.Interface, 
 ) {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	n := newNotices(cfg, notify.NewWebhook(notify.WebhookOptions{}), notify.Identity{Client: client}, reporting(fleet.Status{}, nil).meter, logrus.NewEntry(log))
+	n := newNotices(cfg, notify.NewWebhook(notify.WebhookOptions{}), notify.Identity{Client: client}, reporting(fleet.Status{}, nil).meter, nil, logrus.NewEntry(log))
 	n.watched, n.mayWrite = func(string) *corev1.Node { return nil }, mayWrite
 	ctx, stop := context.WithCancel(ctx)
 	for _, work := range n.work() {

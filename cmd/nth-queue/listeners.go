@@ -11,6 +11,7 @@ import (
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/sqs"
@@ -32,14 +33,14 @@ type notices struct {
 	mayWrite func() error
 }
 
-// newNotices returns the notices of a fleet. serve sets watched, labels and mayWrite, which need the fleet, before any of them is called.
-func newNotices(cfg config.Queue, webhook *notify.Webhook, client notify.Identity, meter *metrics.Metrics, log *logrus.Entry) *notices {
+// newNotices returns the notices of a fleet, whose requests pass gate after all others. serve sets watched, labels and mayWrite, which need the fleet, before any of them is called.
+func newNotices(cfg config.Queue, webhook *notify.Webhook, client notify.Identity, meter *metrics.Metrics, gate *kube.Gate, log *logrus.Entry) *notices {
 	n := &notices{meter: meter, client: client, webhook: webhook}
 	if !cfg.DryRun && (cfg.Kubernetes.Condition || cfg.Kubernetes.Events) {
 		n.cluster = notify.NewKubernetes(notify.KubernetesOptions{
 			Rules:     policyOf(cfg.Events),
 			Condition: cfg.Kubernetes.Condition, Labels: cfg.Kubernetes.Labels, Events: cfg.Kubernetes.Events,
-			Source: "nth-queue", Brief: true,
+			Source: "nth-queue", Brief: true, Gate: gate,
 			MayWrite: func() error { return n.mayWrite() },
 			Trouble:  func(err error) { log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble).Warn(err) },
 		})

@@ -60,10 +60,11 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue]) error {
 	if err != nil {
 		return err
 	}
-	notices := newNotices(cfg, daemon.NewWebhook(d.Webhook, cfg.DryRun, log, meter), notify.Identity{Client: reach.notices.Interface}, meter, log)
+	rules := rulesOf(cfg)
+	notices := newNotices(cfg, daemon.NewWebhook(d.Webhook, cfg.DryRun, log, meter), notify.Identity{Client: reach.notices.Interface}, meter, rules.Drain.Gate, log)
 	nodes := fleet.New(fleet.Options{
 		Client: reach.drains.Interface, Leases: reach.lease.Interface, Lease: leaseOf(cfg.Queue.URL, account.Region), Identity: identity, Own: ownPod(),
-		Rules: rulesOf(cfg), GroupLabel: cfg.Fleet.GroupLabel, Log: log, DryRun: cfg.DryRun,
+		Rules: rules, GroupLabel: cfg.Fleet.GroupLabel, Log: log, DryRun: cfg.DryRun,
 		EC2: ec2.New(ec2.Options{AWS: account, Tag: cfg.Fleet.ManagedTag}), Clock: clock.Now, ManagedOnly: cfg.Fleet.ManagedTag != "", Cluster: clusterOf(cfg.Fleet),
 		Hooks: newHooks(cfg, account, meter, log), CompleteLaunches: cfg.Fleet.CompleteLaunches,
 		Taints:    fleet.Taints{Kinds: cfg.Fleet.Taints != "none", Effect: fleet.TaintEffect(cfg.Fleet.Taints), OutOfService: cfg.Fleet.OutOfService},

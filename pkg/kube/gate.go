@@ -13,19 +13,21 @@ import (
 type Gate struct {
 	mu      sync.Mutex
 	free    int // places
-	waiting [InTurn + 1][]*ticket
+	waiting [Last + 1][]*ticket
 }
 
 // Precedence is which requests get a place before others.
 type Precedence int
 
-// The precedences. A request that is Urgent passes all others, and one that is First those that are InTurn.
+// The precedences. A request that is Urgent passes all others, one that is First those that are InTurn, and those all that are Last.
 const (
 	// Urgent is for a pod whose turn before a deadline has come, and for a node that is gone in minutes.
 	Urgent Precedence = iota
 	// First is for a cordon.
 	First
 	InTurn
+	// Last is for a report of what is done.
+	Last
 )
 
 // ticket is a request that waits for a place.

@@ -16,10 +16,11 @@ func TestGate(t *testing.T) {
 		"by precedence": func(t *testing.T) {
 			gate := kube.NewGate(1)
 			leave := <-apitest.Enter(t, gate, kube.Urgent)
-			later, cordon, spot := apitest.Enter(t, gate, kube.InTurn), apitest.Enter(t, gate, kube.First), apitest.Enter(t, gate, kube.Urgent)
+			report, later := apitest.Enter(t, gate, kube.Last), apitest.Enter(t, gate, kube.InTurn)
+			cordon, spot := apitest.Enter(t, gate, kube.First), apitest.Enter(t, gate, kube.Urgent)
 			leave()
 			leave()
-			for i, next := range []<-chan func(){spot, cordon, later} {
+			for i, next := range []<-chan func(){spot, cordon, later, report} {
 				if synctest.Wait(); len(next) != 1 {
 					t.Fatalf("number %d has not entered", i)
 				}

@@ -205,96 +205,104 @@ func (n *KubernetesNode) update(ctx context.Context) error {
 func (n *KubernetesNode) updateNode(ctx context.Context, id Identity) (again time.Duration, err error) {
 	c, opts := &n.condition, &n.kubernetes.opts
 	open := openEntries(n.entries(), opts.Rules)
-	wanted := wantedCondition(open, opts)
 	untilHeartbeat := time.Until(c.renewal)
 	heartbeatDue := opts.Heartbeat > 0 && untilHeartbeat <= 0
-	if sameContent(c.written, wanted) && !heartbeatDue {
+	if sameContent(c.written, wantedCondition(open, opts)) && !heartbeatDue {
 		return untilHeartbeat, nil
 	}
-	node, err := n.read(ctx, id)
-	if err != nil {
+	node := n.watched(id)
+	mayLag := node != nil && c.version == "" // The watch may not show what an earlier listener of the same Node has written.
+	if node == nil || mayLag && !opts.changeOf(node, open).needed {
+		if node, err = id.Client.CoreV1().Nodes().Get(ctx, id.Node, metav1.GetOptions{}); err != nil {
+			return retryHeartbeat, err
+		}
+		c.version = node.ResourceVersion
+	}
+	if id.UID != "" && string(node.UID) != id.UID { // Another machine has that name now.
+		return retryHeartbeat, errNothing
+	}
+	change := opts.changeOf(node, open)
+	alive := opts.Heartbeat > 0 && opts.Alive()
+	if !change.needed && !alive {
+		return retryHeartbeat, nil // Without changes, a write would be a heartbeat, which says that nth does its work.
+	}
+	if c.version, err = id.patch(ctx, change); err != nil {
 		return retryHeartbeat, err
 	}
-	metadata := map[string]any{}
-	existing := findCondition(node)
-	fromAnother := existing.Status == corev1.ConditionTrue && !strings.HasPrefix(existing.Message, writerPrefix(opts))
+	again = wait.Jitter(opts.Heartbeat*9/10, 2.0/9) // 0.9 to 1.1 heartbeats, so that the nodes of a cluster do not write all at once
+	c.written, c.renewal = change.condition, change.condition.LastHeartbeatTime.Add(again)
+	return again, nil
+}
+
+// change is what is to be written to a Node.
+type change struct {
+	metadata  map[string]any
+	condition corev1.NodeCondition
+	needed    bool // the Node does not have all of it yet
+}
+
+// changeOf returns what is to be written to a Node for its open entries.
+func (o *KubernetesOptions) changeOf(node *corev1.Node, open []state.Entry) change {
+	c := change{metadata: map[string]any{}, condition: wantedCondition(open, o)}
+	existing, wanted := findCondition(node), &c.condition
+	fromAnother := existing.Status == corev1.ConditionTrue && !strings.HasPrefix(existing.Message, writerPrefix(o))
 	if fromAnother && wanted.Status == corev1.ConditionFalse {
 		// nth-queue knows of an interruption that nth does not, or the reverse. The other's condition and labels stay, with our heartbeat.
 		wanted.Status, wanted.Reason, wanted.Message = existing.Status, existing.Reason, existing.Message
-		metadata["resourceVersion"] = node.ResourceVersion // If the other changes the condition meanwhile, our write must fail.
-	} else if labels := changedLabels(node, open); opts.Labels && !opts.DryRun && len(labels) > 0 {
-		metadata["labels"] = labels
+		c.metadata["resourceVersion"] = node.ResourceVersion // If the other changes the condition meanwhile, our write must fail.
+	} else if o.Labels && !o.DryRun {
+		c.metadata["labels"], c.needed = labelsFor(node, open)
 	}
-	differs := !sameContent(existing, wanted)
-	if existing.Type == "" { // The Node has no condition, and gets none before something is announced, unless there are heartbeats.
-		differs = wanted.Status == corev1.ConditionTrue
-	}
-	changes := differs || metadata["labels"] != nil
-	alive := opts.Heartbeat > 0 && opts.Alive()
-	if !changes && !alive {
-		return retryHeartbeat, nil // Without changes, a write would be a heartbeat, which says that nth does its work.
+	if existing.Type != "" {
+		c.needed = c.needed || !sameContent(existing, *wanted)
+	} else if wanted.Status == corev1.ConditionTrue { // A Node without a condition gets none before something is announced, unless there are heartbeats.
+		c.needed = true
 	}
 	now := metav1.Now()
 	wanted.LastHeartbeatTime, wanted.LastTransitionTime = now, now
 	if existing.Status == wanted.Status {
 		wanted.LastTransitionTime = existing.LastTransitionTime
 	}
-	if c.version, err = id.patch(ctx, metadata, wanted); err != nil {
-		return retryHeartbeat, err
-	}
-	again = wait.Jitter(opts.Heartbeat*9/10, 2.0/9) // 0.9 to 1.1 heartbeats, so that the nodes of a cluster do not write all at once
-	c.written, c.renewal = wanted, now.Add(again)
-	return again, nil
+	return c
 }
 
-// changedLabels returns the labels of a Node that have to change for its open entries, with their new values. The value nil takes a label off.
-func changedLabels(node *corev1.Node, open []state.Entry) map[string]any {
-	changes, wanted := map[string]any{}, wantedLabels(open)
+// labelsFor returns the labels that a Node should have for its open entries, and whether any is to be changed. The value nil takes a label off.
+func labelsFor(node *corev1.Node, open []state.Entry) (labels map[string]any, change bool) {
+	labels, wanted := map[string]any{}, wantedLabels(open)
 	for _, key := range []string{KindLabel, MaintenanceLabel} {
 		existing, found := node.Labels[key]
+		labels[key] = nil
 		value, isWanted := wanted[key]
-		switch {
-		case isWanted && value != existing:
-			changes[key] = value
-		case found && !isWanted:
-			changes[key] = nil
+		if isWanted {
+			labels[key] = value
 		}
+		change = change || isWanted != found || value != existing
 	}
-	return changes
+	return labels, change
 }
 
-// read returns the Node as the identity's watch shows it. It reads the Node if there is no watch, or if the watch may not show the last write yet: the
-// first time always, as an earlier listener of the same Node may have written.
-// If the identity has a UID and the Node has another, the error is errNothing: another machine has that name now.
-func (n *KubernetesNode) read(ctx context.Context, id Identity) (node *corev1.Node, err error) {
-	c := &n.condition
-	if id.Watched != nil && c.version != "" {
-		node = id.Watched()
+// watched returns the Node as the identity's watch shows it; nil if there is no watch, or if the watch does not show the last write yet.
+func (n *KubernetesNode) watched(id Identity) *corev1.Node {
+	if id.Watched == nil {
+		return nil
 	}
-	if node != nil {
-		if age, err := resourceversion.CompareResourceVersion(node.ResourceVersion, c.version); err != nil || age < 0 {
-			node = nil
+	node := id.Watched()
+	if version := n.condition.version; node != nil && version != "" {
+		if age, err := resourceversion.CompareResourceVersion(node.ResourceVersion, version); err != nil || age < 0 {
+			return nil
 		}
 	}
-	if node == nil {
-		if node, err = id.Client.CoreV1().Nodes().Get(ctx, id.Node, metav1.GetOptions{}); err == nil {
-			c.version = node.ResourceVersion
-		}
-	}
-	if err == nil && id.UID != "" && string(node.UID) != id.UID {
-		return nil, errNothing
-	}
-	return node, err
+	return node
 }
 
-// patch sends a strategic merge patch of the Node's metadata and one condition. The API server merges conditions by their types, so the kubelet's
-// conditions stay. If metadata has a resourceVersion, and the Node has changed since that, the error is a conflict. version is the Node's new
+// patch sends a change as a strategic merge patch. The API server merges conditions by their types, so the kubelet's
+// conditions stay. If the metadata has a resourceVersion, and the Node has changed since that, the error is a conflict. version is the Node's new
 // resource version.
-func (id Identity) patch(ctx context.Context, metadata map[string]any, condition corev1.NodeCondition) (version string, err error) {
+func (id Identity) patch(ctx context.Context, c change) (version string, err error) {
 	if id.UID != "" {
-		metadata["uid"] = id.UID // A Node with another UID is not written: the API server answers with a conflict.
+		c.metadata["uid"] = id.UID // A Node with another UID is not written: the API server answers with a conflict.
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": metadata, "status": map[string]any{"conditions": []corev1.NodeCondition{condition}}})
+	patch, err := json.Marshal(map[string]any{"metadata": c.metadata, "status": map[string]any{"conditions": []corev1.NodeCondition{c.condition}}})
 	if err != nil {
 		return "", fmt.Errorf("encoding a patch of the Node: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -184,16 +185,32 @@ func TestCondition_IsWrittenAgainAfterALostAnswer(t *testing.T) {
 	})
 }
 
-func TestCondition_IsReadOnceWithAWatch(t *testing.T) {
+// A storm of interruptions must not cost a read for each node. The only read is that of the start: the watch may not show an earlier write, so
+// it does not prove that nothing is to be written.
+func TestCondition_OfAWatchedNodeIsWrittenUnread(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.opts.Events = false
 		s.watched = func() *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "9"}} }
 		s.start()
+		s.node = s.kubernetes.Node(nodeName, s.identity, s.record)
 		s.tell(announced(spot(state.Seen)))
 		s.pass(2 * time.Second)
 		s.tell(announced(entry("r", event.RebalanceRecommendation, state.Seen)))
 		s.pass(2 * time.Second)
 		s.cluster.wantAsked("get node", "patch condition", "patch condition")
+	})
+}
+
+// Evictions that always want every place, such as those that a budget refuses, must not keep what is announced from the Node.
+func TestCondition_WaitsForDrainsOnlyForAWhile(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.opts.Events, s.opts.Gate = false, kube.NewGate(0)
+		s.start()
+		s.tell(announced(spot(state.Seen)))
+		s.pass(4 * time.Second)
+		s.cluster.wantAsked()
+		s.pass(time.Minute)
+		s.want(corev1.ConditionTrue, "SpotInterruption")
 	})
 }
 

@@ -24,6 +24,8 @@ import (
 const (
 	// requestTimeout bounds one request.
 	requestTimeout = 5 * time.Second
+	// longestWait is how long a request waits at the gate for those of drains.
+	longestWait = 10 * time.Second
 	// maxMessage is how many bytes the message of an Event or a condition may have: as many as events.k8s.io allows.
 	maxMessage = 1024
 )
@@ -61,6 +63,8 @@ type KubernetesOptions struct {
 	Source string
 	// MayWrite, if set, returns an error while another process keeps the conditions: then this process writes none.
 	MayWrite func() error
+	// Gate, if set, lets drains go first: it is that of their evictions.
+	Gate *kube.Gate
 	// Trouble is called with the first of several failures in a row, separately for conditions and for the Events of each namespace. Several
 	// goroutines call it.
 	Trouble func(error)
@@ -137,6 +141,12 @@ func (n *KubernetesNode) write(ctx context.Context, do func(context.Context, Ide
 	id, err := n.identity(ctx)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNoIdentity, err)
+	}
+	entering, stop := context.WithTimeout(ctx, longestWait)
+	leave, err := n.kubernetes.opts.Gate.Enter(entering, kube.Last)
+	stop()
+	if err == nil { // Otherwise the drains leave no place, and their reports must not wait for their ends.
+		defer leave()
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
