@@ -88,8 +88,8 @@ func (b *statusReporter) beat() {
 	if err == nil {
 		b.manager.Beat()
 	} else if !b.stuck {
-		b.log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).WithError(err).
-			Error("receiving from the queue stalled; waiting for the service manager to restart nth-queue")
+		b.log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).
+			Errorf("receiving messages has stalled (%s); waiting for the service manager to restart nth-queue", err)
 	}
 	b.stuck = err != nil
 }

@@ -361,9 +361,6 @@ func (t *timeline) Format(entry *logrus.Entry) ([]byte, error) {
 	case id == systemd.Drained:
 		colour = green
 	}
-	if err, found := entry.Data[logrus.ErrorKey]; found {
-		line += fmt.Sprintf(": %s", err)
-	}
 	times := strings.Repeat(" ", timesWidth-len("  ! ")) // before the notice
 	if !t.notice.IsZero() {
 		times = fmt.Sprintf("%5.1f s  %6.1f s", time.Since(t.notice).Seconds(), max(time.Until(t.ends), 0).Seconds())

@@ -33,7 +33,7 @@ const dropInDelay = 150 * time.Second
 
 // tooShort describes a delay of logind's that is shorter than dropInDelay, and says why logind may have it.
 func tooShort(delay time.Duration) string {
-	return fmt.Sprintf("%s only, not for the %s that 80-nth.conf asks for: another file in logind.conf.d overrides "+
+	return fmt.Sprintf("%s only, not by the %s that 80-nth.conf asks for: another file in logind.conf.d overrides "+
 		"it, or it is not installed", delay, dropInDelay)
 }
 
@@ -82,10 +82,10 @@ func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Ent
 		Holding: func(delay time.Duration) {
 			report(nil)
 			if delay < dropInDelay {
-				s.startLog().Warnf("a shutdown can be held for %s", tooShort(delay))
+				s.startLog().Warnf("a shutdown can be delayed by %s", tooShort(delay))
 				return
 			}
-			s.startLog().Infof("a shutdown can be held for up to %s", delay)
+			s.startLog().Infof("a shutdown can be delayed by up to %s (InhibitDelayMaxSec of logind)", delay)
 		},
 		Off: lacksNotice,
 	}

@@ -213,7 +213,7 @@ func (a *Agent) flush(ctx context.Context) {
 
 // logUnwritten logs that the record could not be written.
 func (a *Agent) logUnwritten(err error) {
-	a.logger(systemd.StateTrouble, state.Entry{}).WithError(err).Error("cannot write the state record; a restart now may forget what was done")
+	a.logger(systemd.StateTrouble, state.Entry{}).Errorf("cannot write the state record: %s; a restart now may forget what was done", err)
 }
 
 // tick is how often the loop decides although nothing was posted. At each tick it also feeds the watchdog and updates the status.
@@ -264,8 +264,7 @@ func (a *Agent) feedWatchdog() {
 		}
 		if err := checker.Stalled(); err != nil {
 			if !a.stalled {
-				a.logger(systemd.SourceTrouble, state.Entry{}).WithError(err).
-					Error("reading events from EC2 or logind has stalled; waiting for the service manager to restart nth")
+				a.logger(systemd.SourceTrouble, state.Entry{}).Errorf("%s; waiting for the service manager to restart nth", err)
 			}
 			a.stalled = true
 			return
@@ -471,7 +470,7 @@ func (a *Agent) handleFailedLook(kind event.Kind, err error, at time.Time) {
 	o, inOutage := a.outages[kind]
 	if !inOutage {
 		o.since = at
-		a.aboutKind(systemd.SourceTrouble, kind).Warnf("cannot read events of kind %s: %s; keeping last known state", kind, err)
+		a.aboutKind(systemd.SourceTrouble, kind).Warnf("cannot look for %s: %s; keeping last known state", kind, err)
 	}
 	if !kube.EqualIgnoringDigits(err.Error(), o.err) { // The status shows o.err, and must not change with each port and time.
 		o.err = err.Error()
@@ -495,7 +494,7 @@ func (a *Agent) endOutages() {
 	for kind, o := range a.outages {
 		if !a.lastLookFailed(kind) && a.now().Sub(o.last) >= recoveredAfter {
 			delete(a.outages, kind)
-			a.aboutKind(systemd.SourceRecovered, kind).Infof("events of kind %s can be read again", kind)
+			a.aboutKind(systemd.SourceRecovered, kind).Infof("looking for %s works again", kind)
 		}
 	}
 }
@@ -511,7 +510,7 @@ func (a *Agent) handleIdentity(node string, err error) {
 	a.noCredential = err
 	if err != nil {
 		if before == nil || !kube.EqualIgnoringDigits(before.Error(), err.Error()) {
-			a.logger(systemd.IdentityWaiting, state.Entry{}).Warnf("waiting for the kubelet's credential: %s", err)
+			a.logger(systemd.IdentityWaiting, state.Entry{}).Warnf("cannot drain yet, waiting for the kubelet's credential: %s", err)
 		}
 		return
 	}

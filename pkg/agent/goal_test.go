@@ -154,7 +154,7 @@ func TestGoal_ANodeThatCannotBeCordoned(t *testing.T) {
 		if e := r.entry("a"); e.Phase != state.Draining || e.Error != "forbidden" || !e.OnNode {
 			t.Errorf("the entry is %+v", e)
 		}
-		if said := r.said(systemd.CordonFailed); len(said) != 1 || said[0] != "error: the node could not be cordoned for the drain; retrying" {
+		if said := r.said(systemd.CordonFailed); len(said) != 1 || said[0] != "error: forbidden; retrying" {
 			t.Errorf("what was logged is %q", said)
 		}
 		r.pass(time.Second) // It can, and the drain takes long after that.

@@ -49,11 +49,7 @@ var messages = map[state.TransitionKind][]message{
 	state.CalledBack: {info(systemd.EventWithdrawn, "stopping the {action}: {kind} no longer asks for it")},
 	state.Done:       {warn(systemd.Drained, "{drained}").when(actionIs(policy.Drain))},
 	state.RanOut:     {failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}")},
-	state.Failed: {
-		failure(systemd.CordonFailed, "the node could not be cordoned for the drain; retrying").when(actionIs(policy.Drain)),
-		failure(systemd.CordonFailed, "the node could not be cordoned; retrying").when(actionIs(policy.Cordon)),
-		failure(systemd.CordonFailed, "the node could not be uncordoned; retrying").when(actionIs(policy.Uncordon)),
-	},
+	state.Failed:     {failure(systemd.CordonFailed, "{error}; retrying")}, // The error says that it was cordoning or uncordoning.
 	state.LeftAlone: {
 		warn(systemd.DrainLeft, "the node is left alone because of its annotation "+drain.ActionAnnotation+": its pods are not evicted for {kind}"),
 	},
@@ -71,10 +67,10 @@ var messages = map[state.TransitionKind][]message{
 	state.NodeExcluded:     {info(systemd.Cordoned, "excluded the node from external load balancers")},
 	state.NodeCordonFailed: {warn(systemd.CordonFailed, "{detail}")},
 	state.EvictionsDelayed: {info(systemd.DrainStarted, "evictions begin in {detail}: load balancers get time to follow the cordon")},
-	state.ScriptsFailed:    {warn(systemd.DrainStarted, "evicting without waiting for units that run before a drain: {detail}")},
+	state.ScriptsFailed:    {warn(systemd.DrainStarted, "evicting pods before nth-before-drain.target is done: {detail}")},
 	state.TargetsLeft:      {info(systemd.DrainStarted, "waiting for load balancers: {detail}")},
 	state.TargetsOut: {
-		warn(systemd.DrainStarted, "no longer waiting for load balancers: {detail}").when(hasDetail),
+		warn(systemd.DrainStarted, "evicting pods although load balancers may still send requests: {detail}").when(hasDetail),
 		info(systemd.DrainStarted, "load balancers have deregistered the node"),
 	},
 
@@ -93,11 +89,11 @@ var messages = map[state.TransitionKind][]message{
 		info(systemd.PodHeld, "disruption budget {detail} blocks the eviction of {pod}; retrying"),
 	},
 	state.PodRefused:       {warn(systemd.PodHeld, "{detail}")},
-	state.PodOverdue:       {warn(systemd.PodHeld, "{pod} is still running after its grace period; the eviction of critical pods no longer waits for it")},
+	state.PodOverdue:       {warn(systemd.PodHeld, "{pod} has not ended after its grace period; critical pods are evicted without waiting for it")},
 	state.PodsLeftToReturn: {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; leaving them there")},
-	state.PodGone:          {info(systemd.PodGone, "{pod} is gone, {left} of {total} left")},
+	state.PodGone:          {info(systemd.PodGone, "{pod} is gone; {left} of {total} pods remain")},
 	state.Rebooting:        {warn(systemd.Rebooting, "{not}carrying out the maintenance: {reason}")},
-	state.RebootFailed:     {failure(systemd.Rebooting, "the maintenance cannot be carried out; EC2 does it at its own time")},
+	state.RebootFailed:     {failure(systemd.Rebooting, "the maintenance is not carried out: {error}; EC2 does it at its own time")},
 	state.VolumesInUse:     {info(systemd.PodGone, "waiting for volumes: {detail} still in use")},
 }
 
@@ -126,9 +122,6 @@ func (a *Agent) write(t state.Transition) {
 	log := a.logger(all[i].id, t.Entry)
 	if t.Pod != "" {
 		log = log.WithField(systemd.FieldPod, t.Pod)
-	}
-	if t.Err != nil {
-		log = log.WithError(t.Err)
 	}
 	log.Log(all[i].level, a.fill(all[i].text, t))
 }
@@ -162,7 +155,12 @@ func (a *Agent) fill(format string, t state.Transition) string {
 	if a.cfg.DryRun {
 		not = "dry run: not "
 	}
+	why := ""
+	if t.Err != nil {
+		why = t.Err.Error()
+	}
 	words := []string{
+		"{error}", why,
 		"{kind}", string(t.Entry.Event.Kind), "{plan}", t.Plan, "{ending}", string(t.Entry.Ending), "{action}", t.Action, "{reason}", t.Reason,
 		"{pod}", t.Pod, "{detail}", t.Detail, "{total}", strconv.Itoa(t.Total), "{left}", strconv.Itoa(t.Left),
 		"{pods}", text.Pods(t.Total), "{took}", t.Took.Round(time.Millisecond).String(), "{not}", not, "{would}", a.would(""),

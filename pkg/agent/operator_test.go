@@ -19,7 +19,7 @@ func TestUncordon_AFailedOneIsRepeated(t *testing.T) {
 		r.heard.take()
 		r.announce(canceled(a), canceled(b), other)
 		r.tape.take()
-		r.wantSaid(systemd.CordonFailed, "error: the node could not be uncordoned; retrying")
+		r.wantSaid(systemd.CordonFailed, "error: forbidden; retrying")
 		r.wantHeard("begun a uncordon after 0s", "failed a uncordon after 0s: forbidden")
 		for id, want := range map[string]string{"a": "forbidden", "b": "forbidden", "c": ""} {
 			if e := r.entry(id); e.Error != want {

@@ -35,7 +35,7 @@ func TestReboot_IsRecordedAndRequestedOnce(t *testing.T) {
 		said   []string
 	}{
 		"it takes place":    {nil, []string{rebooting}},
-		"logind refuses it": {errors.New("refused"), []string{rebooting, "error: the maintenance cannot be carried out; EC2 does it at its own time"}},
+		"logind refuses it": {errors.New("refused"), []string{rebooting, "error: the maintenance is not carried out: refused; EC2 does it at its own time"}},
 	}, func(r *rig, row struct {
 		answer error
 		said   []string
@@ -68,7 +68,7 @@ func TestReboot_IsNotRequested(t *testing.T) {
 	}{
 		"if the disk is full": {
 			func(r *rig) { r.record.err = errors.New("full") },
-			[]string{"error: the maintenance cannot be carried out; EC2 does it at its own time"},
+			[]string{"error: the maintenance is not carried out: full; EC2 does it at its own time"},
 		},
 		"while the disk hangs": {func(r *rig) { r.record.hangs = time.Hour }, nil},
 		"if an operator uncordons the node before it is on record": {func(r *rig) { r.record.hangs = 5 * time.Second; reopen(r) }, nil},

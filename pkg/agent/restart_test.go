@@ -88,8 +88,6 @@ func TestStop_LeavesADrainToBeContinued(t *testing.T) {
 	})
 }
 
-const unwritten = "error: cannot write the state record; a restart now may forget what was done"
-
 // A failing volume is just when EC2 retires a machine.
 func TestRecord_ADiskThatHangsDelaysNoDrain(t *testing.T) {
 	each(t, map[string]time.Duration{"for 10 s": 10 * time.Second, "for ever": 1000 * time.Hour}, func(r *rig, hangs time.Duration) {
@@ -115,17 +113,19 @@ func TestRecord_ADiskThatHangsDelaysNoDrain(t *testing.T) {
 
 func TestRecord_WhatIsNotWrittenInTheEndIsLogged(t *testing.T) {
 	each(t, map[string]time.Duration{"as it cannot be": 0, "as it takes more than ten seconds": time.Hour}, func(r *rig, hangs time.Duration) {
+		why := "context deadline exceeded"
 		r.record.hangs = hangs
 		r.run()
 		if hangs == 0 {
-			r.record.set(func() { r.record.err = errors.New("no space left on device") })
+			why = "no space left on device"
+			r.record.set(func() { r.record.err = errors.New(why) })
 		} else {
 			r.announce(recommended("a"))
 		}
 		if took := r.endWithin(); took != min(hangs, 10*time.Second) {
 			r.t.Errorf("Run took %s to end", took)
 		}
-		r.wantSaid(systemd.StateTrouble, unwritten)
+		r.wantSaid(systemd.StateTrouble, "error: cannot write the state record: "+why+"; a restart now may forget what was done")
 	})
 }
 

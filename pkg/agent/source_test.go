@@ -14,7 +14,7 @@ import (
 
 // lost is what is logged of a look for spot notices that failed.
 func lost(reason string) string {
-	return "warning: cannot read events of kind spot-interruption: " + reason + "; keeping last known state"
+	return "warning: cannot look for spot-interruption: " + reason + "; keeping last known state"
 }
 
 func TestSource_TroubleEndsAfterTenSecondsWithout(t *testing.T) {
@@ -28,7 +28,7 @@ func TestSource_TroubleEndsAfterTenSecondsWithout(t *testing.T) {
 			r.announce()
 			r.pass(time.Second)
 			r.wantSaid(systemd.SourceTrouble, lost("no answer")) // It is logged in each outage.
-			r.wantSaid(systemd.SourceRecovered, "info: events of kind spot-interruption can be read again")
+			r.wantSaid(systemd.SourceRecovered, "info: looking for spot-interruption works again")
 		}
 	})
 }
@@ -69,7 +69,7 @@ func TestSource_AStalledOneStarvesTheWatchdog(t *testing.T) {
 			fed(0)
 			r.source.stall(nil)
 		}
-		const stalled = "error: reading events from EC2 or logind has stalled; waiting for the service manager to restart nth"
+		const stalled = "error: neither an answer nor an error for 1m1s; waiting for the service manager to restart nth"
 		r.wantSaid(systemd.SourceTrouble, stalled, stalled)
 	})
 }
@@ -193,8 +193,8 @@ func TestIdentity_TroubleIsLoggedOnce(t *testing.T) {
 			r.ident.tell(step.name, step.err)
 			r.pass(time.Second)
 		}
-		r.wantSaid(systemd.IdentityWaiting, "warning: waiting for the kubelet's credential: there is no kubeconfig",
-			"warning: waiting for the kubelet's credential: expired at 10:00:01")
+		r.wantSaid(systemd.IdentityWaiting, "warning: cannot drain yet, waiting for the kubelet's credential: there is no kubeconfig",
+			"warning: cannot drain yet, waiting for the kubelet's credential: expired at 10:00:01")
 		r.wantSaid(systemd.IdentityFound, "info: acting for node node-a", "info: acting for node node-b")
 	})
 }

@@ -83,7 +83,7 @@ func (s *scripts) Wait(ctx context.Context, _ wait.Node, _ func(string)) error {
 
 func TestScripts_DelayEvictions(t *testing.T) {
 	t.Parallel()
-	const late = "their time is over"
+	const late = "it takes too long"
 	for name, c := range map[string]struct {
 		scripts    *scripts
 		wait       time.Duration
@@ -256,7 +256,7 @@ func TestLoadBalancers_AnHourAtMost(t *testing.T) {
 			if len(asked) != 1 || asked[0].At.Sub(r.began) != time.Hour {
 				t.Errorf("evictions %+v, want one after an hour", asked)
 			}
-			if reported := r.of(state.TargetsOut); len(reported) == 0 || reported[0].Detail != "their time is over" {
+			if reported := r.of(state.TargetsOut); len(reported) == 0 || reported[0].Detail != "it takes too long" {
 				t.Errorf("reported %+v", reported)
 			}
 		})
@@ -282,7 +282,7 @@ func TestLoadBalancers_DelayNoPodBeyondItsTurn(t *testing.T) {
 				}
 			}
 			out := r.of(state.TargetsOut)
-			if len(out) != 1 || out[0].Detail != "half of the time is over, and the rest is for the evictions" {
+			if len(out) != 1 || out[0].Detail != "they have taken half of the time, and evictions need the rest" {
 				t.Errorf("reported %+v", out)
 			}
 		})

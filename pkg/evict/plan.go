@@ -280,7 +280,7 @@ func (p *Pods) prepare(ctx context.Context, t *target, pod *corev1.Pod, what sta
 	}
 	options = p.opts.deleteOptions(pod, l.goneBy, now)
 	if grace := p.opts.grace(pod); options.GracePeriodSeconds != nil && seconds(*options.GracePeriodSeconds) < grace {
-		t.last.cut = fmt.Sprintf("the deadline leaves %d s of its grace period of %.0f s", *options.GracePeriodSeconds, grace.Seconds())
+		t.last.cut = fmt.Sprintf("its grace period is %d s instead of %.0f s", *options.GracePeriodSeconds, grace.Seconds())
 	}
 	return options, timeout
 }

@@ -95,7 +95,7 @@ func (t *term) judgeLaunch(inst *instance, h *hint, on node) time.Duration {
 	case !t.completesLaunch(h): // The settings leave launches alone.
 		t.done(inst, h)
 	case age >= launchTimeout:
-		t.opts.Log.Warnf("launch: node %q of the instance %s is not Ready after %s: its lifecycle hook is left to its timeout", on.name, inst.id, launchTimeout)
+		t.opts.Log.Warnf("launch of instance %s: its node %q is not Ready after %s; nth-queue does not complete its lifecycle hook, which times out", inst.id, on.name, launchTimeout)
 		t.done(inst, h)
 	case !on.ready:
 		t.awaitLaunch(inst, h)

@@ -99,7 +99,7 @@ func (t *term) tidyOpened(on node) time.Duration {
 		return patch
 	}
 	if err := t.change(t.ctx, on, nil, patchFor); err != nil {
-		t.opts.Log.WithField(fieldNode, on.name).Warnf("cannot take taints and label off an uncordoned node: %s; retrying", err)
+		t.opts.Log.WithField(fieldNode, on.name).Warnf("cannot remove nth-queue's taints and label from the node, which someone uncordoned: %s; retrying", err)
 		return firstPause
 	}
 	return 0

@@ -79,7 +79,7 @@ func NewMetrics(name string, cfg *config.Common, log *logrus.Entry, options metr
 	options.DryRun = cfg.DryRun
 	options.Listen, options.Textfile = cfg.Metrics.Listen, cfg.Metrics.Textfile
 	options.Trouble = func(err error) {
-		log.WithField(systemd.FieldMessageID, systemd.MetricsTrouble).Warnf("%s; %s continues without metrics, and retries", err, name)
+		log.WithField(systemd.FieldMessageID, systemd.MetricsTrouble).Warnf("%s; %s works without it, and retries", err, name)
 	}
 	m := metrics.New(options)
 	m.HookRequests(texts(asg.Requests()), texts(asg.Answers()))

@@ -172,7 +172,7 @@ func (i *incarnation) reboot(context.Context) error {
 	recorded := false
 	for _, e := range i.store.Entries() {
 		n := w.of(e.Event.ID)
-		if n == nil || e.RebootAt.IsZero() || e.Phase != state.Drained || e.BootID != w.bootID() {
+		if n == nil || e.RebootAt.IsZero() || e.Released() || e.Phase != state.Drained || e.BootID != w.bootID() {
 			continue
 		}
 		recorded = true
@@ -293,11 +293,7 @@ func (journal) Levels() []logrus.Level { return logrus.AllLevels }
 
 // Fire implements logrus.Hook.
 func (j journal) Fire(e *logrus.Entry) error {
-	why := ""
-	if err, ok := e.Data[logrus.ErrorKey]; ok {
-		why = fmt.Sprintf(": %v", err)
-	}
-	j.i.world.note("    nth %d says: %s%s", j.i.number, e.Message, why)
+	j.i.world.note("    nth %d says: %s", j.i.number, e.Message)
 	return nil
 }
 
