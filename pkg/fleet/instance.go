@@ -370,16 +370,17 @@ func (t *term) standing(inst *instance, on node) (events []event.Event, past []s
 }
 
 // recordedEvent returns the event of a recorded entry that neither a hint nor EC2 announces now. Its State says whether the event is over. A listed
-// event is over when two polls in a row do not have it; asked says that EC2 has answered polls. Any other event is over if the instance was
-// started since the cordon, or is back from a warm pool.
+// event is over when two polls in a row do not have it, or one after a reboot that nth-queue has requested; asked says that EC2 has answered polls. Any
+// other event is over if the instance was started since the cordon, or is back from a warm pool.
 func (t *term) recordedEvent(inst *instance, on node, e state.Entry, asked bool) event.Event {
 	ev := e.Event
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if isListed(ev.Kind) {
-		if asked && t.truth.wasMissing(inst.id, ev) {
+		isCarriedOut := !e.RebootAt.IsZero() && e.BootID != on.bootID
+		if asked && (isCarriedOut || t.truth.wasMissing(inst.id, ev)) {
 			ev.State = event.Canceled
-			if ev.Kind == event.StatusCheck { // The check passes again.
+			if isCarriedOut || ev.Kind == event.StatusCheck { // The check passes again.
 				ev.State = event.Completed
 			}
 		}

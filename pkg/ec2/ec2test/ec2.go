@@ -30,14 +30,6 @@ type Service struct {
 	instances []Instance
 	statuses  map[string]*status // by the instance's ID
 	page      int                // the most instances in an answer; 0 is no limit
-	changed   func(action, id string)
-}
-
-// OnChange has f called with each action that changes an instance, such as "RebootInstances".
-func (s *Service) OnChange(f func(action, id string)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.changed = f
 }
 
 // Add adds instances. It replaces instances of the same IDs.
@@ -122,9 +114,6 @@ func (s *Service) change(action, id string) any {
 		if s.instances[i].ID == id {
 			s.instances[i].State = states[action]
 		}
-	}
-	if s.changed != nil {
-		go s.changed(action, id)
 	}
 	return struct{}{}
 }

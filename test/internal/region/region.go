@@ -156,7 +156,7 @@ func (r *Region) services(w http.ResponseWriter, request *http.Request) {
 		return
 	}
 	switch request.PostForm.Get("Action") {
-	case "DescribeInstances", "DescribeInstanceStatus":
+	case "DescribeInstances", "DescribeInstanceStatus", "RebootInstances", "StopInstances", "StartInstances", "TerminateInstances":
 		r.EC2.ServeHTTP(w, request)
 	default:
 		r.Groups.ServeHTTP(w, request)
