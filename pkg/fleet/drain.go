@@ -241,7 +241,7 @@ func (s *session) syncNode() (done bool) {
 
 // drainNode returns the Node for an agent to act on. urgent reports whether the agent's requests go before those of other nodes.
 func (f *Fleet) drainNode(on node, urgent func() bool) agent.Node {
-	options := f.rules.Load().Drain
+	options := f.opts.Drain
 	options.Writer, options.UID, options.Requests, options.Urgent = f.opts.Lease, on.uid, f.requests, urgent
 	options.OwnTaint = f.opts.Taints.isOwn
 	options.Watched = func() *corev1.Node { return f.nodes.watched(on) }

@@ -100,7 +100,7 @@ func (t *term) rulesFor(inst *instance) policy.Settings {
 	t.mu.Lock()
 	planned := t.truth.listed[inst.id].Planned
 	t.mu.Unlock()
-	rules := t.policy()
+	rules := t.opts.Policy
 	var codes []string
 	for _, ev := range planned {
 		request := t.requestFor(ev)
@@ -123,7 +123,7 @@ func (t *term) requestFor(ev event.Event) ec2.Request {
 	if ev.Kind != event.ScheduledMaintenance || ev.State != event.Pending {
 		return ""
 	}
-	return finishes[t.rules.Load().Finish][ev.Code]
+	return finishes[t.opts.Finish][ev.Code]
 }
 
 // mayRequest reports whether nth-queue may make a request about an instance. It asks EC2, and says once if not. Without an answer, the last one counts.

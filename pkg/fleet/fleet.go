@@ -52,7 +52,6 @@ type Options struct {
 	Lease, Identity string
 	// Own is the pod that this process runs in; its zero value if the process runs outside of a pod.
 	Own OwnPod
-	// Rules are the initial rules.
 	Rules
 	// GroupLabel is a label of Nodes, such as that of the zone. Its value is the node's group, see Limits.
 	GroupLabel string
@@ -90,7 +89,6 @@ const requestsAtOnce = 50
 // Fleet drains the nodes of instances that are interrupted. Its methods may be called from several goroutines.
 type Fleet struct {
 	opts     Options
-	rules    atomic.Pointer[Rules]
 	nodes    *nodes
 	lead     *leadership
 	requests *kube.Gate
@@ -111,7 +109,6 @@ func New(opts Options) *Fleet {
 			t.nodeChanged(n)
 		}
 	})
-	f.Use(opts.Rules)
 	return f
 }
 
@@ -145,7 +142,7 @@ func (f *Fleet) Run(ctx context.Context, receive func(ctx context.Context)) erro
 // syncInterval is how often Run looks whether the first list of Nodes has come.
 const syncInterval = 50 * time.Millisecond
 
-// Rules are the settings that may change while a Fleet runs.
+// Rules say when and how nodes are drained.
 type Rules struct {
 	Policy policy.Settings
 	Drain  drain.Options
@@ -155,17 +152,6 @@ type Rules struct {
 	// Finish says what follows a drain for maintenance. Policy's Reboot is not used.
 	Finish Finish
 }
-
-// Use replaces the rules, and has all instances looked at again. A drain that is under way keeps the old rules.
-func (f *Fleet) Use(rules Rules) {
-	f.rules.Store(&rules)
-	if t := f.term.Load(); t != nil {
-		t.lookAtAll()
-	}
-}
-
-// policy returns the rules for all kinds of events, as they are now.
-func (f *Fleet) policy() policy.Settings { return f.rules.Load().Policy }
 
 // Watched returns a Node as the watch shows it now, with only the fields that are read; nil if no Node has that name.
 func (f *Fleet) Watched(name string) *corev1.Node { return f.nodes.named(name) }

@@ -142,7 +142,7 @@ func (t *term) judge(inst *instance, h *hint, on node, err error) time.Duration 
 	switch {
 	case busy: // A goroutine settles the hint.
 		return 0
-	case h.About == sqs.Interruption && t.policy().Ignores(state.Entry{Event: h.Event}): // The settings ignore events of this kind.
+	case h.About == sqs.Interruption && t.opts.Policy.Ignores(state.Entry{Event: h.Event}): // The settings ignore events of this kind.
 		t.done(inst, h)
 		return 0
 	case errors.Is(err, errAmbiguous):
@@ -402,5 +402,5 @@ func (t *term) recordedEvent(inst *instance, on node, e state.Entry, asked bool)
 // wantsDrain reports whether the rules want the node drained for a hint. If not, nth-queue neither holds nor completes the hint's lifecycle action,
 // and leaves the action to the program that drains the node.
 func (t *term) wantsDrain(h *hint) bool {
-	return t.policy()[h.Event.Kind].Action == policy.Drain
+	return t.opts.Policy[h.Event.Kind].Action == policy.Drain
 }

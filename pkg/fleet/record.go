@@ -79,7 +79,7 @@ func (t *term) claimed(on node, recorded []state.Entry, announced []event.Event)
 			Event: ev, Phase: state.Cordoned, BootID: on.cordon.BootID,
 			FirstSeen: since, Changed: since, CordonedAt: since, ActedFor: since, OnNode: true,
 		}
-		asks := t.policy().Asks(e)
+		asks := t.opts.Policy.Asks(e)
 		wantsClosed := ev.State == event.Pending && (asks == policy.Drain || asks == policy.Cordon)
 		switch {
 		case isAnnounced && wantsClosed && on.unschedulable: // The agent begins with the event again.

@@ -75,15 +75,6 @@ func (t *term) background(do func(ctx context.Context)) (begun bool) {
 	return true
 }
 
-// lookAtAll has the reconcilers look at all known instances, because the rules have changed.
-func (t *term) lookAtAll() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for id := range t.instances {
-		t.queue.Add(id)
-	}
-}
-
 // instanceOn returns the ID of the instance that a Node is on: the one in spec.providerID, or the one whose last look found this Node. It
 // returns "" if neither names one.
 func (t *term) instanceOn(n node) string {

@@ -202,7 +202,7 @@ func (t *term) listedEvents(inst *instance, on node) (events []event.Event, aske
 	}
 	events = t.plannedEvents(inst, status)
 	since := t.toLocalClock(status.Since)
-	isImpaired := status.Impaired != "" && !since.IsZero() && looked.Sub(since) >= t.rules.Load().Impaired
+	isImpaired := status.Impaired != "" && !since.IsZero() && looked.Sub(since) >= t.opts.Impaired
 	if !isImpaired {
 		return events, !looked.IsZero()
 	}
@@ -320,5 +320,5 @@ func (t *term) pollOnce() {
 
 // ignoresKind reports whether the rules ignore a kind of events.
 func (t *term) ignoresKind(kind event.Kind) bool {
-	return t.policy().Ignores(state.Entry{Event: event.Event{Kind: kind}})
+	return t.opts.Policy.Ignores(state.Entry{Event: event.Event{Kind: kind}})
 }

@@ -38,7 +38,7 @@ func isUrgent(ev event.Event) bool {
 // dispatch begins the sessions that have a place within the limits, urgent ones first. A session whose group is full holds up no other. It is called
 // whenever a session was enlisted or has freed its place. The term's mutex is held.
 func (t *term) dispatch() {
-	limits := t.rules.Load().Limits
+	limits := t.opts.Limits
 	var line []*session // those that wait
 	all := 0            // sessions that run
 	counted := 0        // those that count for the limits: operators may have opted out the nodes of the others

@@ -14,7 +14,6 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/sqs"
 )
 
 func TestDispatch_BeginsDrainsInTurn(t *testing.T) {
@@ -95,14 +94,13 @@ func TestDispatch_CordonsAllAtOnce(t *testing.T) {
 	})
 }
 
-func TestDispatch_TakesACordonBackThatIsNotNeeded(t *testing.T) {
+func TestDispatch_CordonsWhatWaitsIfItIsToBeCordoned(t *testing.T) {
 	const key = "aws-node-termination-handler/rebalance-recommendation"
 	type row struct {
 		action  policy.Action
 		people  string // what people want done to the node at most
-		then    func(*cluster, *rig, sqs.Notice)
-		closed  bool // while it waits
-		drained bool // in the end
+		closed  bool   // while it waits
+		drained bool   // in the end
 	}
 	each(t, map[string]row{
 		"its turn comes":         {action: policy.Drain, closed: true, drained: true},
@@ -110,12 +108,6 @@ func TestDispatch_TakesACordonBackThatIsNotNeeded(t *testing.T) {
 		"only told":              {action: policy.Notify},
 		"left alone by people":   {action: policy.Drain, people: drain.LeaveNode},
 		"cordoned as people say": {action: policy.Drain, people: drain.OnlyCordon, closed: true},
-		"the rules change": {action: policy.Drain, closed: true, then: func(_ *cluster, r *rig, _ sqs.Notice) {
-			r.Use(fleet.Rules{Policy: policy.Settings{}})
-		}},
-		"the rules change to telling": {action: policy.Drain, closed: true, then: func(_ *cluster, r *rig, _ sqs.Notice) {
-			r.Use(fleet.Rules{Policy: policy.Settings{event.RebalanceRecommendation: {Action: policy.Notify}}})
-		}},
 	}, func(t *testing.T, c *cluster, row row) {
 		n := nodeOf("a", instance)
 		if row.people != "" {
@@ -129,8 +121,7 @@ func TestDispatch_TakesACordonBackThatIsNotNeeded(t *testing.T) {
 		})
 		r.take(spot(other))
 		time.Sleep(2 * time.Second)
-		waits := notice(instance, event.RebalanceRecommendation, "", 0)
-		m := r.take(waits)
+		m := r.take(notice(instance, event.RebalanceRecommendation, "", 0))
 		time.Sleep(2 * time.Second)
 		tainted := func(n *corev1.Node) bool {
 			return slices.ContainsFunc(n.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
@@ -138,16 +129,13 @@ func TestDispatch_TakesACordonBackThatIsNotNeeded(t *testing.T) {
 		if n := c.node("a"); n.Spec.Unschedulable != row.closed || tainted(n) != row.closed {
 			t.Errorf("while it waits, the node is unschedulable: %t, with the taints %v", n.Spec.Unschedulable, n.Spec.Taints)
 		}
-		if row.then != nil {
-			row.then(c, r, waits)
-		}
 		synctest.Wait()
 		c.before("evict", nil)
 		m.want(t, "done")
 		time.Sleep(5 * time.Second)
 		if row.drained {
 			c.wantDrained("a")
-		} else if row.then != nil || !row.closed {
+		} else if !row.closed {
 			c.wantUntouched("a")
 		}
 	})
