@@ -94,17 +94,17 @@ const (
 	startTime = time.Hour
 )
 
-// rulesFor returns the rules for the events of an instance. They let the policy finish those that EC2 lists and for which nth-queue may make the
-// request.
-func (t *term) rulesFor(inst *instance) policy.Settings {
+// rulesFor returns the rules for events of an instance. They let the policy finish those that EC2 lists and for which nth-queue may make the request.
+func (t *term) rulesFor(inst *instance, events []event.Event) policy.Settings {
 	t.mu.Lock()
 	planned := t.truth.listed[inst.id].Planned
 	t.mu.Unlock()
 	rules := t.opts.Policy
 	var codes []string
-	for _, ev := range planned {
+	for _, ev := range events { // An instance that is not managed has none.
 		request := t.requestFor(ev)
-		if request != "" && rules.Asks(state.Entry{Event: ev}) == policy.Drain && t.mayRequest(inst, request) {
+		isListed := slices.ContainsFunc(planned, func(listed event.Event) bool { return listed.ID == ev.ID })
+		if isListed && request != "" && rules.Asks(state.Entry{Event: ev}) == policy.Drain && t.mayRequest(inst, request) {
 			codes = append(codes, ev.Code)
 		}
 	}
@@ -296,11 +296,12 @@ func (s *session) requesting(e state.Entry) bool {
 	return e.Phase == state.Drained && !e.Released() && !s.asked.Load() && time.Since(e.RebootAt) < requestTime
 }
 
-// requested returns entries for the events in the mark of a Node, except for those in recorded.
+// requested returns entries for the events in the mark of a Node, except for those in recorded. If the node was cordoned again after the request, it
+// is drained again, for EC2's own time.
 func (on node) requested(recorded []state.Entry, announced []event.Event) (entries []state.Entry) {
 	for _, id := range on.mark.Events {
 		at := slices.IndexFunc(announced, func(ev event.Event) bool { return ev.ID == id })
-		isCordoned := on.mark.claims(id, on)
+		isCordoned := on.hasOwnCordon && on.cordon.Names(id)
 		if _, known := policy.Find(recorded, id); known || at < 0 && !isCordoned {
 			continue
 		}
@@ -308,10 +309,13 @@ func (on node) requested(recorded []state.Entry, announced []event.Event) (entri
 		if at >= 0 {
 			ev = announced[at]
 		}
-		since := event.CredibleTime(on.mark.Since)
+		since, cordoned := event.CredibleTime(on.mark.Since), event.CredibleTime(on.cordon.Since)
 		e := state.Entry{Event: ev, Phase: state.Seen, BootID: on.mark.BootID, FirstSeen: since, Changed: since, RebootAt: since}
 		if isCordoned {
-			e.Phase, e.CordonedAt, e.ActedFor, e.OnNode = state.Drained, since, since, true
+			e.Phase, e.BootID, e.CordonedAt, e.ActedFor, e.OnNode = state.Draining, on.cordon.BootID, cordoned, cordoned, true
+		}
+		if on.mark.claims(id, on) {
+			e.Phase = state.Drained
 		}
 		entries = append(entries, e)
 	}

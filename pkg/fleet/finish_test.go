@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
@@ -110,6 +112,7 @@ func TestFinish_ByTheRequestForTheCode(t *testing.T) {
 func TestFinish_OnlyOfADrainedNodeAndOnce(t *testing.T) {
 	open := func(c *cluster) { c.change("a", func(n *corev1.Node) { n.Spec.Unschedulable = false }) }
 	type row struct {
+		in     time.Duration // until EC2's own reboot; 0 is days
 		before func(t *testing.T, c *cluster, says *knowledge)
 		after  func(t *testing.T, c *cluster, says *knowledge, r *rig) // a minute later
 		want   int
@@ -149,6 +152,31 @@ func TestFinish_OnlyOfADrainedNodeAndOnce(t *testing.T) {
 				c.run(finishing(says, "reboot"))
 			}, want: 1, open: true, kept: true,
 		},
+		"another leads while EC2's own reboot is drained for": {
+			in:     20 * time.Minute,
+			before: func(_ *testing.T, c *cluster, says *knowledge) { says.carriesOut(c, false) },
+			after: func(_ *testing.T, c *cluster, says *knowledge, r *rig) {
+				time.Sleep(9 * time.Minute)
+				c.add(podOn("a", "two"))
+				c.before("evict", held)
+				time.Sleep(2 * time.Minute)
+				r.stop()
+				c.before("evict", nil)
+				c.run(finishing(says, "reboot"))
+			}, want: 1, kept: true,
+		},
+		"another leads, to whom the cordon seems later": {
+			before: func(_ *testing.T, _ *cluster, says *knowledge) { says.change = nil },
+			after: func(t *testing.T, c *cluster, says *knowledge, r *rig) {
+				r.stop()
+				c.change("a", func(n *corev1.Node) {
+					claim := n.Annotations[drain.CordonAnnotation]
+					n.Annotations[drain.CordonAnnotation] = strings.Replace(claim, `"since":"2000-01-01T00:00:00`, `"since":"2000-01-01T00:00:09`, 1)
+				})
+				c.goesDown("a", "boot-2")
+				c.run(finishing(says, "reboot"))
+			}, want: 1, open: true,
+		},
 		"another leads while the machine is down": {
 			after: func(_ *testing.T, c *cluster, says *knowledge, r *rig) {
 				r.stop()
@@ -167,7 +195,7 @@ func TestFinish_OnlyOfADrainedNodeAndOnce(t *testing.T) {
 		},
 	}, func(t *testing.T, c *cluster, row row) {
 		c.add(nodeOf("a", instance), podOn("a", "one"))
-		says := &knowledge{states: map[string]string{instance: "running"}, planned: planned("system-reboot", days, "")}
+		says := &knowledge{states: map[string]string{instance: "running"}, planned: planned("system-reboot", cmp.Or(row.in, days), "")}
 		says.carriesOut(c, true)
 		if row.before != nil {
 			row.before(t, c, says)
@@ -244,6 +272,32 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 		}
 		if got := says.requests(); len(got) != 3 && row.last == 0 || most != row.most {
 			t.Errorf("the requests were %q, and %d nodes were cordoned at once, want %d", got, most, row.most)
+		}
+	})
+}
+
+// EventBridge tells of the stop and of the start that nth-queue itself has requested.
+func TestFinish_AStopOfItsOwnIsOverAfterTheStart(t *testing.T) {
+	each(t, map[string]bool{"by one leader": false, "by two": true}, func(t *testing.T, c *cluster, nextLeads bool) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		says := &knowledge{states: map[string]string{instance: "running"}, planned: planned("instance-stop", days, "")}
+		says.carriesOut(c, true)
+		r := c.run(finishing(says, "stop-start"))
+		eventually(t, "EC2 is asked for a stop", func() bool { return len(says.requests()) > 0 })
+		r.take(notice(instance, event.StateChange, "stopping", 0)).want(t, "done")
+		if nextLeads {
+			r.stop()
+			r = c.run(finishing(says, "stop-start"))
+		}
+		r.take(notice(instance, event.StateChange, "stopped", 0)).want(t, "done")
+		eventually(t, "EC2 is asked for a start", func() bool { return len(says.requests()) > 1 })
+		r.take(running(instance, 0)).want(t, "done")
+		time.Sleep(10 * time.Minute)
+		if got := strings.Join(says.requests(), " "); got != "StopInstances StartInstances" {
+			t.Errorf("the requests were %q", got)
+		}
+		if n := c.node("a"); n.Spec.Unschedulable || len(n.Annotations) > 0 {
+			t.Errorf("the node is unschedulable: %t, and has the annotations %v\n%s", n.Spec.Unschedulable, n.Annotations, r.log)
 		}
 	})
 }

@@ -257,7 +257,7 @@ func (t *term) judgeWithoutNode(inst *instance, h *hint) time.Duration {
 // news.
 func (t *term) pursue(inst *instance, on node) time.Duration {
 	events, past, hinted := t.standing(inst, on)
-	rules := t.rulesFor(inst)
+	rules := t.rulesFor(inst, events)
 	due, goal := t.decide(rules, on, events, past)
 	t.mu.Lock()
 	defer t.mu.Unlock()
