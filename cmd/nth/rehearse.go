@@ -111,8 +111,8 @@ func (h hostInfo) rehearse(ctx context.Context, l config.Loaded[config.Config], 
 // identityLimit is how long a rehearsal looks for the kubelet's identity.
 const identityLimit = 15 * time.Second
 
-// ownIdentity returns the identity of this node, found as the service finds it. If kubeconfig is not "", it is used instead, and is set in cfg. The
-// error says why the node cannot be reached.
+// ownIdentity returns the identity of this node, found as the service finds it. A kubeconfig that the user names replaces the kubelet's: ownIdentity
+// sets it in cfg, and clears HostRoot, as the user's path is not below the host's root. The error says why the node cannot be reached.
 func (h hostInfo) ownIdentity(ctx context.Context, cfg *config.Config, kubeconfig string) (identity.Identity, error) {
 	if kubeconfig != "" {
 		absolute, err := filepath.Abs(kubeconfig)
@@ -211,7 +211,7 @@ func simulate(ctx context.Context, cfg config.Config, notice time.Duration, line
 		return err
 	}
 	defer shutCluster()
-	metadata, polls := standin.New(), make(chan struct{}) // polls is closed when the agent polls the metadata service
+	metadata, polled := standin.New(), make(chan struct{}) // polled is closed when the agent polls the metadata service
 	endpoint, shutMetadata, err := serve(metadata)
 	if err != nil {
 		return err
@@ -220,8 +220,8 @@ func simulate(ctx context.Context, cfg config.Config, notice time.Duration, line
 	rules := policyOf(cfg)
 	options := metadataOptions(cfg, bootID, rules)
 	options.Endpoint = endpoint
-	begun := sync.OnceFunc(func() { close(polls) })
-	options.Observe = func(imds.Poll) { begun() }
+	closePolled := sync.OnceFunc(func() { close(polled) })
+	options.Observe = func(imds.Poll) { closePolled() }
 	source, err := newSource(options)
 	if err != nil {
 		return err
@@ -246,8 +246,9 @@ func simulate(ctx context.Context, cfg config.Config, notice time.Duration, line
 	}()
 	defer func() { stop(); <-ended }()
 	select {
-	case <-polls:
-	case <-ended: // ctx has ended, which the next select reports.
+	case <-polled:
+	case <-ended:
+		return fmt.Errorf("the rehearsal was ended before it began: %w", context.Cause(ctx))
 	}
 	ends := time.Now().Add(notice).Round(time.Second)
 	lines.begin(ends)

@@ -127,7 +127,7 @@ type Agent struct {
 	tasks          sync.WaitGroup
 	began, stopped time.Time // when Run began, and when it stopped, by the loop's clock; zero before that
 
-	known    map[event.Kind][]event.Event // the last snapshot of each kind
+	known    map[event.Kind][]event.Event // the last snapshot of each kind, with times by the loop's clock
 	lastGood map[event.Kind]time.Time     // when that came
 	outages  map[event.Kind]outage        // of the kinds that have one
 	stalled  bool                         // a source has stalled, and this was logged
@@ -444,15 +444,19 @@ func (a *Agent) fromDocument(t time.Time) time.Time {
 	return t.Add(a.ahead)
 }
 
+// rounding is by how much a deadline may differ from one look to the next although it is the same: it is converted between two clocks each time.
+const rounding = time.Second
+
 // fromMonotonic returns the deadline, by the loop's clock, of an event whose source gives it by the monotonic clock: a shutdown or hibernation, a
-// lifecycle hook, or "nth drain". The deadline that is known already stays if it is the same but for rounding, so that it does not move at each look.
+// lifecycle hook, or "nth drain". The deadline that is known already is kept if the new one differs from it by less than rounding, so that it does
+// not move at each look.
 func (a *Agent) fromMonotonic(ev event.Event, d delivery) time.Time {
 	if ev.Deadline.IsZero() {
 		return ev.Deadline
 	}
 	deadline := d.at.Add(ev.Deadline.Sub(d.monotonic))
 	for _, known := range a.known[ev.Kind] {
-		if known.ID == ev.ID && deadline.Sub(known.Deadline).Abs() < tick {
+		if known.ID == ev.ID && deadline.Sub(known.Deadline).Abs() < rounding {
 			return known.Deadline
 		}
 	}

@@ -51,8 +51,8 @@ func (a *Agent) emitBegun(e state.Entry) {
 	a.emitStep(e, e, state.Transition{Kind: state.Begun})
 }
 
-// emitChange emits all transitions that follow from a change of an entry in the record, from before to e. recorded is false if the record had no
-// entry of the event before.
+// emitChange emits all transitions that follow from a change of an entry in the record, from before to e: first what became of the node, then what
+// became of the event and its step, then the step that begins. recorded is false if the record had no entry of the event before.
 func (a *Agent) emitChange(before state.Entry, recorded bool, e state.Entry) {
 	announcedAgain := before.Phase == state.Closed && e.Phase != state.Closed
 	if announcedAgain { // It is reported like an event without an entry.

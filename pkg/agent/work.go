@@ -193,8 +193,8 @@ func (a *Agent) stopWork() {
 	a.callPosted()
 }
 
-// recordReboot records that a reboot is requested for the goal's events, and has it requested when that is on disk: whatever happens then, no event
-// causes a second reboot.
+// recordReboot records RebootAt for the goal's events, and then calls requestReboot with the result of the write. RebootAt is on disk before the
+// request, so that no event causes a second reboot.
 func (a *Agent) recordReboot(ctx context.Context, goal policy.Goal) {
 	var entries []state.Entry
 	for _, id := range goal.Events {

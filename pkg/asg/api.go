@@ -35,8 +35,8 @@ const (
 	launching   = "autoscaling:EC2_INSTANCE_LAUNCHING"
 )
 
-// errNothingWaits means that there is no lifecycle action to hold or complete: it has ended.
-var errNothingWaits = errors.New("no lifecycle action waits")
+// errNoAction means that there is no lifecycle action to hold or complete: it has ended.
+var errNoAction = errors.New("there is no lifecycle action")
 
 // unpermitted reports whether err says that IAM does not allow a request, or that the instance has no role. It is false for nil.
 func unpermitted(err error) bool {
@@ -56,20 +56,20 @@ func without(action string) string {
 	}
 }
 
-// nothingWaits matches the texts by which Auto Scaling says that nothing waits: the action has ended, or the hook or the group is gone. Auto
+// noActionText matches the texts by which Auto Scaling says that there is no lifecycle action: it has ended, or the hook or the group is gone. Auto
 // Scaling has no error code of its own for that.
-var nothingWaits = regexp.MustCompile(`No active Lifecycle Action|No Lifecycle Hook found|name not found`)
+var noActionText = regexp.MustCompile(`No active Lifecycle Action|No Lifecycle Hook found|name not found`)
 
-// call makes one request for an action, by a method of the SDK's client. Its error is in plain words. It wraps errNothingWaits if Auto Scaling
-// says that nothing waits.
+// call makes one request for an action, by a method of the SDK's client. Its error is role.Explain's, in plain words, or wraps errNoAction if there is
+// no lifecycle action.
 func call[In, Out any](
 	ctx context.Context, action string, request func(context.Context, *In, ...func(*autoscaling.Options)) (*Out, error), in *In,
 ) (*Out, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
 	out, err := request(ctx, in)
-	if role.Code(err) == "ValidationError" && nothingWaits.MatchString(err.Error()) {
-		return nil, fmt.Errorf("%w: %w", errNothingWaits, err)
+	if role.Code(err) == "ValidationError" && noActionText.MatchString(err.Error()) {
+		return nil, fmt.Errorf("%w: %w", errNoAction, err)
 	}
 	return out, role.Explain(action, answerLimit, err) // Explain returns nil for nil.
 }
@@ -89,7 +89,7 @@ func (c *HookClient) groupOf(ctx context.Context, instance string) (group, state
 // describeHooks asks for a group's hooks. A group that does not exist has none.
 func (c *HookClient) describeHooks(ctx context.Context, group string) (hooks []hook, err error) {
 	out, err := call(ctx, describeHooks, c.sdk.DescribeLifecycleHooks, &autoscaling.DescribeLifecycleHooksInput{AutoScalingGroupName: &group})
-	if errors.Is(err, errNothingWaits) {
+	if errors.Is(err, errNoAction) {
 		return nil, nil // The group does not exist.
 	}
 	if err != nil {
@@ -104,7 +104,7 @@ func (c *HookClient) describeHooks(ctx context.Context, group string) (hooks []h
 	return hooks, nil
 }
 
-// heartbeat makes Auto Scaling wait for another timeout of the hook. The error wraps errNothingWaits if Auto Scaling does not wait any more.
+// heartbeat makes Auto Scaling wait for another timeout of the hook. The error wraps errNoAction if Auto Scaling does not wait any more.
 func (c *HookClient) heartbeat(ctx context.Context, a Action) error {
 	_, err := call(ctx, heartbeat, c.sdk.RecordLifecycleActionHeartbeat, &autoscaling.RecordLifecycleActionHeartbeatInput{
 		AutoScalingGroupName: &a.Group, LifecycleHookName: &a.Hook, InstanceId: &a.Instance, LifecycleActionToken: a.token(),
@@ -113,7 +113,7 @@ func (c *HookClient) heartbeat(ctx context.Context, a Action) error {
 	return err
 }
 
-// end completes a lifecycle action with the result Continue or Abandon: Auto Scaling stops waiting at the hook. The error wraps errNothingWaits
+// end completes a lifecycle action with the result Continue or Abandon: Auto Scaling stops waiting at the hook. The error wraps errNoAction
 // if Auto Scaling does not wait any more.
 func (c *HookClient) end(ctx context.Context, a Action, result Request) error {
 	_, err := call(ctx, complete, c.sdk.CompleteLifecycleAction, &autoscaling.CompleteLifecycleActionInput{
@@ -166,7 +166,7 @@ func (c *HookClient) count(ctx context.Context, what Request, err error) {
 	switch {
 	case err == nil:
 		answer = OK
-	case errors.Is(err, errNothingWaits):
+	case errors.Is(err, errNoAction):
 		answer = Nothing
 	case unpermitted(err):
 		answer = NotAllowed

@@ -9,9 +9,10 @@
 // Scaling are in api.go.
 //
 // Auto Scaling waits at a hook before it terminates an instance, returns it to a warm pool, or replaces its root volume. All three are handled
-// alike, and are called terminations here. A hook waits while Auto Scaling waits at it for an answer.
+// alike, and are called terminations here. A lifecycle action is pending until somebody completes it or
+// its timeout ends.
 //
-// Nothing is remembered on disk: Auto Scaling knows whether a hook waits, and says so in its answer to a heartbeat or a completion. A
+// Nothing is remembered on disk: Auto Scaling knows whether an action is pending, and says so in its answer to a heartbeat or a completion. A
 // missing permission is reported once an hour, and the drain continues without it.
 package asg
 

@@ -165,7 +165,7 @@ func (c *HookClient) Hold(ctx context.Context, a Action) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case errors.Is(err, errNothingWaits):
+		case errors.Is(err, errNoAction):
 			c.say(Completed, "%s does not wait any more", a)
 			return
 		case err != nil:
@@ -205,7 +205,7 @@ func (c *HookClient) Complete(ctx context.Context, a Action, outcome event.Outco
 		case err == nil:
 			c.say(Completed, "completed %s with %s", a, strings.ToUpper(string(result)))
 			return nil
-		case errors.Is(err, errNothingWaits):
+		case errors.Is(err, errNoAction):
 			c.say(Completed, "%s does not wait any more", a)
 			return nil
 		case chosen && ctx.Err() == nil: // If the hook is not chosen, the error is find's, which has reported it.

@@ -401,7 +401,7 @@ func (p *Pods) Rejudge() {
 }
 
 // Restart begins again for another event: rounds of owners that bring their pods back are counted from the start, no pod is exempt any more, and
-// no pause after a failure is left.
+// no pod waits for the end of a pause. The caller has to call Rejudge, which decides whether pods that were exempt have to go.
 func (p *Pods) Restart() {
 	clear(p.owners)
 	for _, t := range p.pods {

@@ -238,7 +238,7 @@ func (p *Pods) request(t *target, what state.TransitionKind, now time.Time) {
 		precedence = kube.Urgent
 	}
 	run := p.loop.Worker() // The loop does not end before this request.
-	p.opts.Gate.Line(ctx, precedence, func(leave func(), err error) {
+	p.opts.Gate.Enqueue(ctx, precedence, func(leave func(), err error) {
 		go run(func(context.Context) func() {
 			defer cancel()
 			if err == nil { // It has a place at the gate.
@@ -350,7 +350,7 @@ func (p *Pods) handleRefusal(t *target, err error, now time.Time) {
 		}
 	}
 	if !near { // A pod may be held for days.
-		pause = max(pause, p.shareOfPause())
+		pause = max(pause, p.pauseOfHeld())
 	}
 	if goneBy := p.limits(t, now).goneBy; t.last.escalated && near && !goneBy.IsZero() { // Repeat it while some of the pod's grace is left.
 		pause = min(pause, max(goneBy.Sub(now)/3, shortestPause))
@@ -358,8 +358,9 @@ func (p *Pods) handleRefusal(t *target, err error, now time.Time) {
 	t.next = now.Add(pause)
 }
 
-// shareOfPause returns how long each pod that is held waits between requests, so that all of them together make one request in shortestPause.
-func (p *Pods) shareOfPause() (pause time.Duration) {
+// pauseOfHeld returns how long each pod that is held waits between requests: shortestPause for each of them. So all together make one request in
+// each shortestPause.
+func (p *Pods) pauseOfHeld() (pause time.Duration) {
 	for t := range p.going() {
 		if t.held != "" {
 			pause += shortestPause

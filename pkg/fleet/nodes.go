@@ -106,8 +106,8 @@ func (n *nodes) watch(ctx context.Context) {
 // of returns the Nodes that name an instance. The first is the one to be drained: Ready before others, and then the newest.
 func (n *nodes) of(instance string) []node { return n.indexed(byInstance, instance) }
 
-// at returns the silent Nodes with an InternalIP; nil for the address "".
-func (n *nodes) at(address string) []node {
+// silentAt returns the silent Nodes that have this InternalIP; nil for the address "", which as a key would mean all silent Nodes.
+func (n *nodes) silentAt(address string) []node {
 	if address == anySilent {
 		return nil
 	}

@@ -173,7 +173,7 @@ func (r *record) Put(written func(error), entries ...state.Entry) {
 	written(nil)
 }
 
-// merged returns entries, with those in changed added, or in the place of the entries of the same events.
+// merged returns a copy of entries in which each of changed replaces the entry of the same event, or is added.
 func merged(entries, changed []state.Entry) []state.Entry {
 	entries = slices.Clone(entries)
 	for _, e := range changed {

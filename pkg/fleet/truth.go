@@ -107,7 +107,7 @@ func (t *term) nodesOf(inst *instance) ([]node, error) {
 	if err != nil || !known || t.belongsElsewhere(found) {
 		return nil, err
 	}
-	nodes := t.nodes.at(found.Address)
+	nodes := t.nodes.silentAt(found.Address)
 	if len(nodes) == 0 {
 		return nil, nil
 	}

@@ -35,7 +35,8 @@ func isUrgent(ev event.Event) bool {
 	return !ev.Deadline.IsZero() && left <= urgentWithin && left > -urgentWithin
 }
 
-// dispatch begins the sessions that have a place within the limits, urgent ones first. A session whose group is full holds up no other. It is called
+// dispatch begins the sessions that have a place within the limits, urgent ones first. A session whose group is full holds up no other. Nodes without
+// Options.GroupLabel are one group. It is called
 // whenever a session was enlisted or has freed its place. The term's mutex is held.
 func (t *term) dispatch() {
 	limits := t.opts.Limits
@@ -61,13 +62,13 @@ func (t *term) dispatch() {
 	}
 	slices.SortFunc(line, byPriority)
 	for _, s := range line {
-		inAll := limits.Draining > 0 && counted >= limits.Draining
-		inGroup := limits.Group > 0 && groups[s.node.group] >= limits.Group
+		isFull := limits.Draining > 0 && counted >= limits.Draining
+		groupIsFull := limits.Group > 0 && groups[s.node.group] >= limits.Group
 		var mustWait bool
 		switch {
 		case s.urgent.Load():
 			mustWait = all >= places+urgentPlaces
-		case all >= places || inAll || inGroup:
+		case all >= places || isFull || groupIsFull:
 			mustWait = true
 		case s.inTurn:
 			if _, known := turns[s.node.group]; !known {
@@ -120,14 +121,14 @@ func trueFirst(a, b bool) int {
 }
 
 // cordonWaiting cordons and taints the Node of a session that waits for its turn: otherwise pods of other nodes would move to the Node, only to be
-// evicted again. It returns when to try again; 0 if that is not needed. A Node stays as it is if it is cordoned already, if an operator has
-// uncordoned it, or if it is opted out.
+// evicted again. It returns when to try again; 0 if that is not needed. A Node stays as it is if it is cordoned already, if it is opted
+// out, or if a claim without a cordon shows that an operator has uncordoned it.
 func (t *term) cordonWaiting(inst *instance) time.Duration {
 	t.mu.Lock()
 	s := inst.drain
 	isWaiting := s != nil && s.stage == waiting
-	wantsClosed := isWaiting && (s.goal.Action == policy.Drain || s.goal.Action == policy.Cordon)
-	if !wantsClosed || s.inTurn || t.opts.DryRun { // A node that waits for the turn of its group still takes pods.
+	wantsCordon := isWaiting && (s.goal.Action == policy.Drain || s.goal.Action == policy.Cordon)
+	if !wantsCordon || s.inTurn || t.opts.DryRun { // A node that waits for the turn of its group still takes pods.
 		t.mu.Unlock()
 		return 0
 	}
@@ -135,7 +136,7 @@ func (t *term) cordonWaiting(inst *instance) time.Duration {
 	t.mu.Unlock()
 	patchFor := func(now *corev1.Node) map[string]any {
 		claim, isOwn := t.nodes.cordonOf(now.Annotations[drain.CordonAnnotation])
-		wasUncordoned := isOwn || claim.Names(goal.Event.ID) // An open Node with a claim for this: an operator has uncordoned it.
+		wasUncordoned := isOwn || claim.Names(goal.Event.ID) // An open Node with a claim of nth-queue's, or for this event.
 		if now.Spec.Unschedulable || wasUncordoned || drain.MayNotCordon(now) {
 			return nil
 		}

@@ -12,7 +12,7 @@ import (
 // and gets them again. The nil Gate is always open.
 type Gate struct {
 	mu      sync.Mutex
-	free    int // places
+	free    int // places that no request has; 0 while any waits, as leave passes a place on
 	waiting [Last + 1][]*ticket
 }
 
@@ -47,7 +47,7 @@ const longestPass = 2 * time.Second
 // begin only when Enter returns. If ctx ends first, Enter returns the error of ctx, and no leave.
 func (g *Gate) Enter(ctx context.Context, precedence Precedence) (leave func(), err error) {
 	decided := make(chan struct{})
-	g.Line(ctx, precedence, func(l func(), e error) {
+	g.Enqueue(ctx, precedence, func(l func(), e error) {
 		leave, err = l, e
 		close(decided)
 	})
@@ -55,9 +55,9 @@ func (g *Gate) Enter(ctx context.Context, precedence Precedence) (leave func(), 
 	return leave, err
 }
 
-// Line is Enter without waiting: it puts the request into line and returns. turn is called once, with what Enter returns, maybe before Line
-// returns. turn must not block. So a thousand requests in line need no goroutines.
-func (g *Gate) Line(ctx context.Context, precedence Precedence, turn func(leave func(), err error)) {
+// Enqueue puts a request into its queue, and returns without waiting. turn is called once, with what Enter would return, maybe before Enqueue
+// returns. turn must not block. So a thousand requests that wait need no goroutines.
+func (g *Gate) Enqueue(ctx context.Context, precedence Precedence, turn func(leave func(), err error)) {
 	if g == nil { // always open
 		turn(func() {}, nil)
 		return

@@ -81,8 +81,8 @@ func New(opts Options) *Metrics {
 	return m
 }
 
-// Run serves the metrics and writes the file, as far as the options ask for that, until ctx ends. Then it writes the file a last time, without
-// a limit of time.
+// Run serves the metrics and writes the file, as far as the options ask for that, until ctx ends. Then it writes the file a last time,
+// without a limit of time: a file system that hangs keeps Run from returning.
 func (m *Metrics) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()

@@ -86,7 +86,7 @@ func (k *Keys) close() {
 }
 
 // hasPowerKey reports whether a device has a power key, according to the kernel. A named pipe in /dev/input counts as such a device:
-// containers have no other, and tests run there. Only root can create a pipe in that directory.
+// tests use one, since a container has no input devices. Only root can create a pipe in that directory.
 func (k *Keys) hasPowerKey(device fs.DirEntry) bool {
 	if device.Type()&fs.ModeNamedPipe != 0 {
 		return true
