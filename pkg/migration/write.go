@@ -77,7 +77,7 @@ func (s Settings) convert(b *strings.Builder, rules []rule) (unconverted []strin
 			}
 		}
 		if lines == "" {
-			unconverted = append(unconverted, r.env+": nothing is set for this value, or another setting has set it: see docs/migration.md")
+			unconverted = append(unconverted, r.env+": nothing is set for this value, see docs/migration.md")
 			continue
 		}
 		fmt.Fprintf(b, "\n%s\n%s", strings.TrimSpace("# From "+r.env+". "+r.why), lines)
