@@ -272,6 +272,8 @@ func (w *world) announce(h happening) {
 	n.unsure = alone && w.anyNotice(func(other *notice) bool {
 		return other.kind == n.kind && other.code == code && other.boot != w.boot && !w.over(other)
 	})
+	// The API server refuses to show the Node: nth may see an earlier uncordon only now.
+	n.unsure = n.unsure || time.Now().Before(w.refused) && !w.cluster.uncordoned.IsZero()
 	w.notices = append(w.notices, n)
 	w.documentChanged(n.kind)
 	w.disturbLocked(0)

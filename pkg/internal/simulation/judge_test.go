@@ -180,7 +180,7 @@ func (w *world) surelyNot(n *notice) bool {
 		return true // It is not due yet. nth would go on with one that was due before its rule changed.
 	case n.rebooted.IsZero():
 		return false
-	case n.kind == event.Shutdown, n.reboots() && n.acted && n.done: // It is over with the reboot.
+	case n.kind == event.Shutdown, n.reboots() && n.acted && n.done && n.requests == 0: // It is over with the reboot, unless nth has requested that.
 		return time.Since(n.rebooted) > slow
 	}
 	return false
