@@ -184,6 +184,24 @@ func TestFinish_OnlyOfADrainedNodeAndOnce(t *testing.T) {
 			}, want: 1, open: true,
 		},
 		"the machine does not go down": {before: func(_ *testing.T, _ *cluster, says *knowledge) { says.change = nil }, want: 1, open: true, kept: true},
+		"EC2 lists the event no more": {
+			before: func(_ *testing.T, c *cluster, says *knowledge) {
+				c.before("evict", func(int) error {
+					says.say(func(k *knowledge) { k.planned = nil })
+					time.Sleep(70 * time.Second)
+					return nil
+				})
+			}, open: true,
+		},
+		"EC2's list is old": {
+			before: func(_ *testing.T, c *cluster, says *knowledge) {
+				c.before("evict", func(int) error {
+					says.say(func(k *knowledge) { k.err = errors.New("no answer") })
+					time.Sleep(4 * time.Minute)
+					return nil
+				})
+			}, open: true, kept: true,
+		},
 		"EC2 has canceled the event": {
 			before: func(_ *testing.T, c *cluster, says *knowledge) {
 				c.before("evict", func(int) error {
@@ -254,6 +272,9 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 			finishing(says, "reboot")(o)
 			o.GroupLabel = "zone"
 		}
+		if row.nextLeads {
+			c.before("evict", held) // The first leader ends in a drain.
+		}
 		r := c.run(change)
 		most := 0
 		for round := range 15 * 12 {
@@ -268,6 +289,9 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 			if row.nextLeads && slices.Contains([]int{4, 26}, round) {
 				r.stop()
 				r = c.start("host-2", change)
+			}
+			if row.nextLeads && round == 12 {
+				c.before("evict", nil)
 			}
 		}
 		if got := says.requests(); len(got) != 3 && row.last == 0 || most != row.most {
