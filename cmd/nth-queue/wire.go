@@ -87,7 +87,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue]) error {
 		})
 		d.Service.Stopping()
 	}, append(notices.work(), reporter.run)...)
-	log.WithField(systemd.FieldMessageID, systemd.Stopping).Info("stopped; unfinished messages are back in the queue")
+	log.WithField(systemd.FieldMessageID, systemd.Stopping).Info("stopped receiving; unfinished messages are back in the queue")
 	return cmp.Or(err, d.Service.Err())
 }
 

@@ -284,7 +284,7 @@ func (a *Agent) decide() (policy.Situation, policy.Goal) {
 			before, _ := policy.Find(past, e.Event.ID)
 			drainEnds := e.Phase != before.Phase && (e.Phase == state.Drained || e.Phase == state.Incomplete)
 			if drainEnds {
-				changed[i].Result = a.resultNow()
+				changed[i].Result = a.endResult()
 			}
 		}
 		a.put(changed...)

@@ -64,13 +64,13 @@ var messages = map[state.TransitionKind][]message{
 		info(systemd.DrainLeft, "annotation "+drain.ActionAnnotation+" asks to leave the node alone; nth neither cordons nor drains it"),
 	},
 	state.NodeMissing:      {info(systemd.DrainStarted, "there is no Node object: {detail}; it is cordoned once it is registered")},
-	state.NodeExcluded:     {info(systemd.Cordoned, "excluded the node from external load balancers")},
+	state.NodeExcluded:     {info(systemd.Cordoned, "labeled the node, so that external load balancers take it out")},
 	state.NodeCordonFailed: {warn(systemd.CordonFailed, "{detail}")},
-	state.EvictionsDelayed: {info(systemd.DrainStarted, "evictions begin in {detail}: load balancers get time to follow the cordon")},
+	state.EvictionsDelayed: {info(systemd.DrainStarted, "evictions begin in {detail}: load balancers get time to take the node out")},
 	state.ScriptsFailed:    {warn(systemd.DrainStarted, "evicting pods before nth-before-drain.target is done: {detail}")},
 	state.TargetsLeft:      {info(systemd.DrainStarted, "waiting for load balancers: {detail}")},
 	state.TargetsOut: {
-		warn(systemd.DrainStarted, "evicting pods although load balancers may still send requests: {detail}").when(hasDetail),
+		warn(systemd.DrainStarted, "no longer waiting for load balancers, which may still send requests: {detail}").when(hasDetail),
 		info(systemd.DrainStarted, "load balancers have deregistered the node"),
 	},
 
@@ -92,8 +92,8 @@ var messages = map[state.TransitionKind][]message{
 	state.PodOverdue:       {warn(systemd.PodHeld, "{pod} has not ended after its grace period; critical pods are evicted without waiting for it")},
 	state.PodsLeftToReturn: {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; leaving them there")},
 	state.PodGone:          {info(systemd.PodGone, "{pod} is gone; {left} of {total} pods remain")},
-	state.Rebooting:        {warn(systemd.Rebooting, "{not}carrying out the maintenance: {reason}")},
-	state.RebootFailed:     {failure(systemd.Rebooting, "the maintenance is not carried out: {error}; EC2 does it at its own time")},
+	state.Rebooting:        {warn(systemd.Rebooting, "{not}carrying out the maintenance in place of EC2: {reason}")},
+	state.RebootFailed:     {failure(systemd.Rebooting, "cannot carry out the maintenance in place of EC2: {error}; EC2 does it at the scheduled time")},
 	state.VolumesInUse:     {info(systemd.PodGone, "waiting for volumes: {detail} still in use")},
 }
 

@@ -29,13 +29,13 @@ func reboots(r *rig, answer error) {
 }
 
 func TestReboot_IsRecordedAndRequestedOnce(t *testing.T) {
-	const rebooting = "warning: carrying out the maintenance: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"
+	const rebooting = "warning: carrying out the maintenance in place of EC2: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"
 	each(t, map[string]struct {
 		answer error
 		said   []string
 	}{
 		"it takes place":    {nil, []string{rebooting}},
-		"logind refuses it": {errors.New("refused"), []string{rebooting, "error: the maintenance is not carried out: refused; EC2 does it at its own time"}},
+		"logind refuses it": {errors.New("refused"), []string{rebooting, "error: cannot carry out the maintenance in place of EC2: refused; EC2 does it at the scheduled time"}},
 	}, func(r *rig, row struct {
 		answer error
 		said   []string
@@ -68,13 +68,13 @@ func TestReboot_IsNotRequested(t *testing.T) {
 	}{
 		"if the disk is full": {
 			func(r *rig) { r.record.err = errors.New("full") },
-			[]string{"error: the maintenance is not carried out: full; EC2 does it at its own time"},
+			[]string{"error: cannot carry out the maintenance in place of EC2: full; EC2 does it at the scheduled time"},
 		},
 		"while the disk hangs": {func(r *rig) { r.record.hangs = time.Hour }, nil},
 		"if an operator uncordons the node before it is on record": {func(r *rig) { r.record.hangs = 5 * time.Second; reopen(r) }, nil},
 		"in a dry run": {
 			func(r *rig) { r.cfg.DryRun = true },
-			[]string{"warning: dry run: not carrying out the maintenance: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"},
+			[]string{"warning: dry run: not carrying out the maintenance in place of EC2: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"},
 		},
 	}, func(r *rig, row struct {
 		before func(r *rig)

@@ -171,10 +171,11 @@ func (w *work) asksForMore(goal policy.Goal) bool {
 	return cordonsAgain || evictsAll || joined
 }
 
-// resultNow returns what the guard has done so far, and keeps it in a.result. It returns nil if there is no guard, as when an event's time was over
-// before a guard started.
-func (a *Agent) resultNow() *state.Result {
+// endResult returns what the guard has done, for the entry of a drain that ends now; nil if there is no guard, as when an event's time was over
+// before a guard started. It also keeps that in a.result: emitNews reports whether the Node is gone.
+func (a *Agent) endResult() *state.Result {
 	if a.work == nil || a.work.task == nil {
+		a.result = drain.Result{}
 		return nil
 	}
 	a.result = a.work.task.Result()
@@ -207,12 +208,12 @@ func (a *Agent) recordReboot(ctx context.Context, goal policy.Goal) {
 	}, entries...)
 }
 
-// requestReboot requests the reboot that the record has for the goal's events, unless the node is not drained any more or another event has come.
-// unwritten says why the record is not on disk; then there is no reboot.
+// requestReboot is called when RebootAt was to be written for the goal's events; unwritten says why that failed. It requests the reboot, unless the
+// write failed, the node is not drained any more, or another event has come. RebootAt stays all the same: nth does not ask again, and EC2 reboots
+// the machine at the scheduled time.
 func (a *Agent) requestReboot(ctx context.Context, goal policy.Goal, unwritten error) {
-	a.decide() // The disk may have been slow.
-	sit := a.situation()
-	for i, e := range sit.Past {
+	sit, _ := a.decide()         // The disk may have been slow.
+	for i, e := range sit.Past { // These are copies of the record's entries.
 		if slices.Contains(goal.Events, e.Event.ID) {
 			sit.Past[i].RebootAt = time.Time{} // The question is whether the reboot would still be due.
 		}
