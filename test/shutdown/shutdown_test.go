@@ -206,12 +206,12 @@ func TestShutdown_WithoutAnAPIServerEndsAllTheSame(t *testing.T) {
 	h.Run(t, "systemctl", "restart", "systemd-logind")
 	lab.Await(t, "nth warns of the delay", func() bool {
 		return slices.ContainsFunc(h.Logged(t, systemd.Started), func(e machine.Entry) bool {
-			return strings.Contains(e.Message(), "can be held for 10s only") && e["PRIORITY"] == "4"
+			return strings.Contains(e.Message(), "can be delayed by 10s only") && e["PRIORITY"] == "4"
 		})
 	})
 	h.Write(t, "/var/lib/kubelet/config.yaml", "shutdownGracePeriod: 60s\n")
 	mustCheck(t, h,
-		"warn  shutdown    logind allows a delay of 10s only, not for the 2m30s that 80-nth.conf asks for: ",
+		"warn  shutdown    logind allows a delay of 10s only, not by the 2m30s that 80-nth.conf asks for: ",
 		"warn  shutdown    the kubelet wants to hold it for 1m0s, and logind grants 10s: ")
 	h.Node.AddPods(t, "web", 3)
 	cp.StopAPIServer(t)
