@@ -33,7 +33,7 @@ const dropInDelay = 150 * time.Second
 
 // tooShort describes a delay of logind's that is shorter than dropInDelay, and says why logind may have it.
 func tooShort(delay time.Duration) string {
-	return fmt.Sprintf("%s only, not by the %s that 80-nth.conf asks for: another file in logind.conf.d overrides "+
+	return fmt.Sprintf("%s only, and 80-nth.conf asks for %s: another file in logind.conf.d overrides "+
 		"it, or it is not installed", delay, dropInDelay)
 }
 
