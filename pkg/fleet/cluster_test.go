@@ -50,8 +50,9 @@ type cluster struct {
 	first   map[string]func(times int) error
 	// ending is how long a pod takes to end. ended are those that have: a watch of pods begins with them, as one of the fake's does not tell
 	// what ended while it was being opened.
-	ending time.Duration
-	ended  []runtime.Object
+	ending  time.Duration
+	endedMu sync.Mutex // of its own, as ended changes under a lock of the fake's
+	ended   []runtime.Object
 	// lag is how long after a change the watch of Nodes shows it. Set it before a process begins.
 	lag time.Duration
 }
@@ -411,17 +412,17 @@ func (c *cluster) ends(a clienttesting.Action) (handled bool, result runtime.Obj
 		return false, nil, nil
 	}
 	if pod, err := c.objects.Get(a.GetResource(), a.GetNamespace(), deleted.GetName()); err == nil {
-		c.mu.Lock()
+		c.endedMu.Lock()
 		c.ended = append(c.ended, pod)
-		c.mu.Unlock()
+		c.endedMu.Unlock()
 	}
 	return false, nil, nil
 }
 
 // gone are the pods that have ended and are not there again.
 func (c *cluster) gone() []runtime.Object {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.endedMu.Lock()
+	defer c.endedMu.Unlock()
 	return slices.DeleteFunc(slices.Clone(c.ended), func(o runtime.Object) bool {
 		pod, is := o.(*corev1.Pod)
 		if !is {

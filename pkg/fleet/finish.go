@@ -126,7 +126,8 @@ func (t *term) requestFor(ev event.Event) ec2.Request {
 	return finishes[t.opts.Finish][ev.Code]
 }
 
-// mayRequest reports whether nth-queue may make a request about an instance. It asks EC2, and says once if not. Without an answer, the last one counts.
+// mayRequest reports whether nth-queue may make a request about an instance. It asks EC2, and says once if not. Without an answer, the last one counts;
+// if there was none, it may not.
 func (t *term) mayRequest(inst *instance, request ec2.Request) bool {
 	t.mu.Lock()
 	known := inst.verdicts[request]
@@ -136,7 +137,7 @@ func (t *term) mayRequest(inst *instance, request ec2.Request) bool {
 	}
 	refusal, err := t.refusal(inst.id, request)
 	if err != nil {
-		return known.refusal == ""
+		return !known.at.IsZero() && known.refusal == ""
 	}
 	if refusal != "" && known.refusal == "" {
 		t.opts.Log.Warnf("the maintenance of the instance %s is left to EC2: %s", inst.id, refusal)
@@ -241,7 +242,7 @@ func (s *session) writeMark(ctx context.Context, entries []state.Entry) error {
 	t.mu.Lock()
 	planned, looked, turn := t.truth.listed[s.instance.id].Planned, t.truth.looked, t.turn(s.node.group)
 	t.mu.Unlock()
-	next := mark{BootID: s.node.bootID, Since: time.Now().UTC()}
+	next := mark{BootID: s.node.bootID}
 	for _, e := range entries {
 		isListed := slices.ContainsFunc(planned, func(ev event.Event) bool { return ev.ID == e.Event.ID && ev.State == event.Pending })
 		if !isListed || time.Since(looked) > listTime {
@@ -259,11 +260,17 @@ func (s *session) writeMark(ctx context.Context, entries []state.Entry) error {
 	case turn != "" && turn != s.node.uid:
 		return errors.New("nth-queue carries out the maintenance of another node of the group")
 	}
+	if refusal, err := t.refusal(s.instance.id, next.Request); err != nil || refusal != "" { // The instance may have joined a group since.
+		return cmp.Or(err, errors.New(refusal))
+	}
 	written := false
 	err := t.change(ctx, s.node, nil, func(now *corev1.Node) map[string]any {
 		on := t.nodes.parse(now)
-		if written = on.hasOwnCordon && on.unschedulable; !written {
+		if written = on.hasOwnCordon && on.unschedulable && on.bootID == s.node.bootID; !written {
 			return nil
+		}
+		if next.Since = time.Now().UTC(); !next.Since.After(on.cordon.Since) { // By the clock of another leader.
+			next.Since = on.cordon.Since.Add(1)
 		}
 		for _, id := range on.mark.Events {
 			if !slices.Contains(next.Events, id) {
@@ -274,7 +281,7 @@ func (s *session) writeMark(ctx context.Context, entries []state.Entry) error {
 		return annotation(markAnnotation, string(text))
 	})
 	if err == nil && !written {
-		return errors.New("the node does not have nth-queue's cordon")
+		return errors.New("the node does not have nth-queue's cordon, or was rebooted since")
 	}
 	return err
 }
@@ -325,7 +332,7 @@ func (on node) requested(recorded []state.Entry, announced []event.Event) (entri
 // startStopped starts an instance that nth-queue has stopped for maintenance. It returns when to look again; 0 if only after news.
 func (t *term) startStopped(inst *instance, on node) time.Duration {
 	m := on.mark
-	if m.Request != ec2.Stop || m.BootID != on.bootID || on.ready || time.Since(m.Since) > startTime || t.opts.DryRun {
+	if m.Request != ec2.Stop || m.BootID != on.bootID || !on.hasOwnCordon || on.ready || time.Since(m.Since) > startTime || t.opts.DryRun {
 		return 0
 	}
 	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
