@@ -324,7 +324,7 @@ func (g *guard) unlabel(ctx context.Context, v view) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), kube.WritePressed)
 	defer cancel()
 	return kube.Retry(ctx, func(ctx context.Context) error {
-		_, err := g.node.unlabel(ctx, v.uid)
+		_, err := g.node.unlabel(ctx, v.uid, kube.WritePressed)
 		return err
 	})
 }

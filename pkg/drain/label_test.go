@@ -155,3 +155,20 @@ func TestLabel_OnlyWhereNoneIs(t *testing.T) {
 		})
 	}
 }
+
+// Evictions end soon after an operator's uncordon, also if writes of the Node hang: a look tries only for two seconds to take the label off.
+func TestLabel_HoldsUpNoUncordon(t *testing.T) {
+	t.Parallel()
+	run(t, "writes hang", func(t *testing.T, s *apitest.Server) {
+		addHeld(s, pod("held"))
+		r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true})
+		r.await(state.NodeExcluded)
+		s.Always("patch", apitest.Hang())
+		s.UncordonAs("kubectl")
+		began := time.Now()
+		r.await(state.NodeUncordoned)
+		if took := time.Since(began); took > 8*time.Second {
+			t.Errorf("the uncordon is reported after %s", took)
+		}
+	})
+}

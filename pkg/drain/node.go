@@ -181,9 +181,11 @@ func (n *Node) look(ctx context.Context, goal Goal, before memory) view {
 		}
 	}
 	if v.labelIsStale() { // Before the uncordon is recorded: after that, a restart might look at the Node no more.
-		if node, v.labelErr = n.unlabel(ctx, v.uid); v.labelErr == nil {
+		limited, cancel := context.WithTimeout(ctx, firstUnlabel)
+		if node, v.labelErr = n.unlabel(limited, v.uid, firstUnlabel); v.labelErr == nil {
 			v.node, v.labeled = node, false
 		}
+		cancel()
 	}
 	return v
 }
@@ -248,10 +250,13 @@ func (n *Node) labelPatch(seen *corev1.Node) map[string]any {
 	return map[string]any{"metadata": metadata}
 }
 
+// firstUnlabel is how long a look tries to take ExcludeLabel off. Evictions continue meanwhile, as the uncordon is not handled yet.
+const firstUnlabel = 2 * time.Second
+
 // unlabel takes ExcludeLabel off a Node that an operator has uncordoned: it takes pods, so it should get traffic. It returns the changed Node.
-func (n *Node) unlabel(ctx context.Context, uid types.UID) (*corev1.Node, error) {
+func (n *Node) unlabel(ctx context.Context, uid types.UID, timeout time.Duration) (*corev1.Node, error) {
 	metadata := map[string]any{"uid": uid, "labels": map[string]any{ExcludeLabel: nil}} // whatever the Node's version
-	return n.patch(ctx, map[string]any{"metadata": metadata}, n.labelManager(), kube.InTurn, kube.WritePressed)
+	return n.patch(ctx, map[string]any{"metadata": metadata}, n.labelManager(), kube.InTurn, timeout)
 }
 
 // hasClaim reports whether there is a claim on the Node, no matter who wrote it.

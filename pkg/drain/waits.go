@@ -172,14 +172,7 @@ func (g *guard) awaitVolumes(now time.Time) time.Time {
 			return loop.Soonest(h.began.Add(g.node.opts.VolumeWait), g.lastMoment(now)), errLate
 		}
 		volumes := wait.Volumes{
-			Node: func(ctx context.Context) (*corev1.Node, error) {
-				if watched := g.node.opts.Watched; watched != nil {
-					if node := watched(); node != nil {
-						return node, nil
-					}
-				}
-				return g.node.get(ctx, kube.InTurn)
-			},
+			Node:   func(ctx context.Context) (*corev1.Node, error) { return g.node.get(ctx, kube.InTurn) },
 			Client: g.node.client,
 		}
 		g.await(&g.volumes, h, volumes, state.VolumesInUse, func(error) { g.volumesDone = true })

@@ -241,8 +241,8 @@ const (
 	headerLimit   = 16 << 10
 )
 
-// buffer is enough for most requests and answers, in bytes. Each connection has two, and serves one request.
-const buffer = 512
+// requestBuffer is enough for most requests, in bytes. Each connection serves one.
+const requestBuffer = 512
 
 // Result is how a request for a document ended. Its text never changes: metrics have it as a label.
 type Result string
@@ -308,7 +308,7 @@ type seen struct {
 func (s *Source) newReader() *reader {
 	r := &reader{observe: s.opts.Observe, transport: &http.Transport{
 		DialContext: s.dial, DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: headerLimit,
-		ReadBufferSize: buffer, WriteBufferSize: buffer,
+		WriteBufferSize: requestBuffer,
 	}}
 	if r.observe == nil {
 		r.observe = func(Poll) {}

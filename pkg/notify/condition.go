@@ -181,11 +181,11 @@ func (n *KubernetesNode) queueUpdate(delay time.Duration) {
 // it; the error says whether to try again, as in message.deliver.
 func (n *KubernetesNode) update(ctx context.Context) error {
 	opts := &n.kubernetes.opts
-	if opts.MayWrite != nil && opts.MayWrite() != nil {
-		return errNothing // Another process leads, and keeps the conditions.
-	}
 	again := retryHeartbeat
 	err := n.write(ctx, func(ctx context.Context, id Identity) (err error) {
+		if opts.MayWrite != nil && opts.MayWrite() != nil { // Asked after the wait for the gate.
+			return errNothing // Another process leads, and keeps the conditions.
+		}
 		again, err = n.updateNode(ctx, id)
 		return err
 	})
@@ -211,8 +211,12 @@ func (n *KubernetesNode) updateNode(ctx context.Context, id Identity) (again tim
 		return untilHeartbeat, nil
 	}
 	node := n.watched(id)
-	mayLag := node != nil && c.version == "" // The watch may not show what an earlier listener of the same Node has written.
-	if node == nil || mayLag && !opts.changeOf(node, open).needed {
+	read := node == nil
+	if !read && c.version == "" { // The watch may not show yet what an earlier listener of the same Node, or nth on it, has written.
+		proposed := opts.changeOf(node, open)
+		read = !proposed.needed || proposed.condition.Status == corev1.ConditionFalse
+	}
+	if read {
 		if node, err = id.Client.CoreV1().Nodes().Get(ctx, id.Node, metav1.GetOptions{}); err != nil {
 			return retryHeartbeat, err
 		}

@@ -207,9 +207,7 @@ func TestCondition_WaitsForDrainsOnlyForAWhile(t *testing.T) {
 		s.opts.Events, s.opts.Gate = false, kube.NewGate(0)
 		s.start()
 		s.tell(announced(spot(state.Seen)))
-		s.pass(4 * time.Second)
-		s.cluster.wantAsked()
-		s.pass(time.Minute)
+		s.pass(5 * time.Second)
 		s.want(corev1.ConditionTrue, "SpotInterruption")
 	})
 }

@@ -25,7 +25,7 @@ const (
 	// requestTimeout bounds one request.
 	requestTimeout = 5 * time.Second
 	// longestWait is how long a request waits at the gate for those of drains.
-	longestWait = 10 * time.Second
+	longestWait = time.Second
 	// maxMessage is how many bytes the message of an Event or a condition may have: as many as events.k8s.io allows.
 	maxMessage = 1024
 )

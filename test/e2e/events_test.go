@@ -82,8 +82,7 @@ func TestUncordon_InMidDrainIsKeptByTheNextProcess(t *testing.T) {
 	s.drainDownTo(t, "web")
 	s.nth.Kill()
 	// The API server keeps the time at which a pod is bound in whole seconds.
-	c, _ := s.claim(t)
-	<-time.After(time.Until(c.Since.Add(1100 * time.Millisecond)))
+	<-time.After(time.Until(time.Now().Truncate(time.Second).Add(1100 * time.Millisecond)))
 	s.node.Uncordon(t)
 	s.waitPodsBack(t)
 	back := s.podIDs(t)
