@@ -414,7 +414,8 @@ func byDeadline(a, b time.Time) int {
 // have uncordoned the node, or if it is uncertain whether the event is still to come.
 func (s Settings) want(sit Situation, e state.Entry) want {
 	if s.ending(sit, e) != "" || s.rescheduled(sit, e) {
-		if sit.rebootIsUnderWay(e) { // EC2 may end the event before the machine goes down.
+		goesDown := sit.rebootIsUnderWay(e) && sit.Now.Before(e.RebootAt.Add(endsEarly))
+		if goesDown { // EC2 may end the event before the machine is down.
 			return wantUnchanged
 		}
 		return wantNothing

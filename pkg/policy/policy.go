@@ -185,6 +185,8 @@ const (
 	overtime = 30 * time.Second
 	// rebootTime is how long it may take until a machine goes down after a request to reboot it. A machine that is still up was not rebooted.
 	rebootTime = 10 * time.Minute
+	// endsEarly is how long after that request the end of its event leaves the node as it is. After that, most machines are down.
+	endsEarly = 3 * time.Minute
 	// uncordonPause is the pause after an attempt to uncordon that failed.
 	uncordonPause = 30 * time.Second
 )
