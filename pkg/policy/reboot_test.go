@@ -109,21 +109,11 @@ func TestReboot_WhatFollows(t *testing.T) {
 	asked := func(phase state.Phase, details ...detail) []state.Entry {
 		return past(entry(reboot, phase, append(details, actedFor(begun), rebootAt(begun+time.Minute))...))
 	}
-	done := reboot
-	done.State = event.Completed
 	const usual = "; again at 167h50m0s"
 	decide(t, []decision{
 		{
 			name: "the machine goes down", rules: settings, known: known(reboot), now: begun + 2*time.Minute, node: emptyNode,
 			past: asked(state.Drained), want: "drain a by 168h0m0s soft; again at 14h11m0s",
-		},
-		{
-			name: "EC2 completes the event before that", rules: settings, known: known(done), now: begun + 2*time.Minute, node: emptyNode,
-			past: asked(state.Drained), want: "wait",
-		},
-		{
-			name: "and the machine does not go down", rules: settings, known: known(done), now: begun + 5*time.Minute, node: emptyNode,
-			past: asked(state.Drained), want: "uncordon a",
 		},
 		{
 			name: "it does not", rules: settings, known: known(reboot), now: begun + 11*time.Minute, node: emptyNode,
