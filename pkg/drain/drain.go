@@ -88,7 +88,7 @@ type Options struct {
 	// Requests, if set, limits reads and writes of Nodes. It is shared with the drains of other nodes.
 	Requests *kube.Gate
 	// Watched, if set, returns the Node as a watch of all Nodes shows it; nil if the watch does not show it. A guard takes that instead of
-	// reading the Node. The Node needs the managed fields that CordonedBy keeps, and the volumes in its status.
+	// reading the Node. The Node needs the managed fields that CordonedBy keeps.
 	Watched func() *corev1.Node
 	// OwnTaint, if set, reports whether a taint is the Writer's: it is taken off together with its cordon.
 	OwnTaint func(corev1.Taint) bool

@@ -201,7 +201,7 @@ func (n *nodes) strip(object any) (any, error) {
 			lean.Status.Conditions = append(lean.Status.Conditions, c)
 		}
 	}
-	lean.Status.Addresses, lean.Status.VolumesInUse, lean.Status.VolumesAttached = full.Status.Addresses, full.Status.VolumesInUse, full.Status.VolumesAttached
+	lean.Status.Addresses = full.Status.Addresses
 	return lean, nil
 }
 
