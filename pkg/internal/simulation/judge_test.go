@@ -233,10 +233,8 @@ func (w *world) judgeNode(node *corev1.Node) {
 	mine := claimed && !strings.Contains(node.Annotations[drain.CordonAnnotation], `"`+drain.Queue+`"`)
 	labeled := node.Labels[drain.ExcludeLabel] == drain.Host
 	wanted := w.anyNotice(func(n *notice) bool { return w.sure(n, cordoned) })
-	none := !w.anyNotice(func(n *notice) bool { return !w.surelyNot(n) })
-	goesDown := time.Since(w.asked) < 3*time.Minute+slow
-	free := none && !goesDown
-	allLifted := !w.anyNotice(func(n *notice) bool { return !w.surelyNot(n) && n.lifted.IsZero() }) && !none
+	free := !w.anyNotice(func(n *notice) bool { return !w.surelyNot(n) })
+	allLifted := !w.anyNotice(func(n *notice) bool { return !w.surelyNot(n) && n.lifted.IsZero() }) && !free
 	w.judgedLocked(othersUnchanged)
 	if wanted {
 		w.judgedLocked(closedWithReason)
