@@ -33,7 +33,8 @@ type notices struct {
 	mayWrite func() error
 }
 
-// newNotices returns the notices of a fleet, whose requests pass gate after all others. serve sets watched, labels and mayWrite, which need the fleet, before any of them is called.
+// newNotices returns the notices of a fleet, whose requests pass gate after all others. serve sets watched, labels and mayWrite, which need the
+// fleet, before any of them is called.
 func newNotices(cfg config.Queue, webhook *notify.Webhook, client notify.Identity, meter *metrics.Metrics, gate *kube.Gate, log *logrus.Entry) *notices {
 	n := &notices{meter: meter, client: client, webhook: webhook}
 	if !cfg.DryRun && (cfg.Kubernetes.Condition || cfg.Kubernetes.Events) {

@@ -145,8 +145,8 @@ func (n *Node) watched(last view) *corev1.Node {
 	return node
 }
 
-// look makes one look: it reads the Node, cordons it if the goal asks for that and the Node is not cordoned, and sets ExcludeLabel or takes it off. before is
-// what the guard knows from earlier looks. If the read fails, the view has only err; if the cordon fails, it also has what was read.
+// look makes one look: it reads the Node, cordons it if the goal asks for that and the Node is not cordoned, and sets ExcludeLabel or takes it off.
+// before is what the guard knows from earlier looks. If the read fails, the view has only err; if the cordon fails, it also has what was read.
 func (n *Node) look(ctx context.Context, goal Goal, before memory) view {
 	node := n.watched(before.view)
 	if node == nil {
@@ -181,11 +181,9 @@ func (n *Node) look(ctx context.Context, goal Goal, before memory) view {
 		}
 	}
 	if v.labelIsStale() { // Before the uncordon is recorded: after that, a restart might look at the Node no more.
-		limited, cancel := context.WithTimeout(ctx, firstUnlabel)
-		if node, v.labelErr = n.unlabel(limited, v.uid, firstUnlabel); v.labelErr == nil {
+		if node, v.labelErr = n.unlabel(ctx, v.uid, firstUnlabel); v.labelErr == nil {
 			v.node, v.labeled = node, false
 		}
-		cancel()
 	}
 	return v
 }
@@ -253,10 +251,13 @@ func (n *Node) labelPatch(seen *corev1.Node) map[string]any {
 // firstUnlabel is how long a look tries to take ExcludeLabel off. Evictions continue meanwhile, as the uncordon is not handled yet.
 const firstUnlabel = 2 * time.Second
 
-// unlabel takes ExcludeLabel off a Node that an operator has uncordoned: it takes pods, so it should get traffic. It returns the changed Node.
-func (n *Node) unlabel(ctx context.Context, uid types.UID, timeout time.Duration) (*corev1.Node, error) {
+// unlabel takes ExcludeLabel off a Node that an operator has uncordoned: it takes pods, so it should get traffic. It returns the changed
+// Node. limit bounds the wait for a place, and then the request.
+func (n *Node) unlabel(ctx context.Context, uid types.UID, limit time.Duration) (*corev1.Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	metadata := map[string]any{"uid": uid, "labels": map[string]any{ExcludeLabel: nil}} // whatever the Node's version
-	return n.patch(ctx, map[string]any{"metadata": metadata}, n.labelManager(), kube.InTurn, timeout)
+	return n.patch(ctx, map[string]any{"metadata": metadata}, n.labelManager(), kube.InTurn, limit)
 }
 
 // hasClaim reports whether there is a claim on the Node, no matter who wrote it.

@@ -14,8 +14,8 @@
 //   - A claim is the cordon's annotation on a Node: who cordoned the node, and for which events. Its own cordons are those of the same Lease.
 //   - A Node is silent if it does not name its instance in spec.providerID (nodes.go).
 //
-// Variables named inst are an instance, and on is the Node that the instance has. Only the queue and the claims and marks on the Nodes store anything, so a
-// standby can take over at any time.
+// Variables named inst are an instance, and on is the Node that the instance has. Only the queue and the claims and marks on the Nodes store
+// anything, so a standby can take over at any time.
 package fleet
 
 import (

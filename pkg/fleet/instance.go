@@ -307,8 +307,8 @@ func (t *term) enlist(inst *instance, on node, events []event.Event, past []stat
 	}
 }
 
-// decide asks the policy, with rules, about the events that stand for a Node and about the Node's record past. due has the IDs of the events for which there is
-// something to do or to report now. goal is the policy's goal for the node.
+// decide asks the policy, with rules, about the events that stand for a Node and about the Node's record past. due has the IDs of the events for
+// which there is something to do or to report now. goal is the policy's goal for the node.
 func (t *term) decide(rules policy.Settings, on node, events []event.Event, past []state.Entry) (due map[string]bool, goal policy.Goal) {
 	situation := policy.Situation{Now: time.Now(), BootID: on.bootID, Known: map[event.Kind][]event.Event{}, Past: past}
 	for _, ev := range events {

@@ -210,22 +210,22 @@ func (n *KubernetesNode) updateNode(ctx context.Context, id Identity) (again tim
 	if sameContent(c.written, wantedCondition(open, opts)) && !heartbeatDue {
 		return untilHeartbeat, nil
 	}
+	var change change
 	node := n.watched(id)
-	read := node == nil
-	if !read && c.version == "" { // The watch may not show yet what an earlier listener of the same Node, or nth on it, has written.
-		proposed := opts.changeOf(node, open)
-		read = !proposed.needed || proposed.condition.Status == corev1.ConditionFalse
+	if node != nil {
+		change = opts.changeOf(node, open)
 	}
-	if read {
+	// The watch may not show yet what an earlier listener of the same Node, or nth on it, has written.
+	mayLag := c.version == "" && (!change.needed || change.condition.Status == corev1.ConditionFalse)
+	if node == nil || mayLag {
 		if node, err = id.Client.CoreV1().Nodes().Get(ctx, id.Node, metav1.GetOptions{}); err != nil {
 			return retryHeartbeat, err
 		}
-		c.version = node.ResourceVersion
+		c.version, change = node.ResourceVersion, opts.changeOf(node, open)
 	}
 	if id.UID != "" && string(node.UID) != id.UID { // Another machine has that name now.
 		return retryHeartbeat, errNothing
 	}
-	change := opts.changeOf(node, open)
 	alive := opts.Heartbeat > 0 && opts.Alive()
 	if !change.needed && !alive {
 		return retryHeartbeat, nil // Without changes, a write would be a heartbeat, which says that nth does its work.

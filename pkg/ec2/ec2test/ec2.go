@@ -1,5 +1,5 @@
-// Package ec2test simulates EC2 for tests: it describes instances and their status, by one filter, and reboots, stops, starts and terminates one. pkg/internal/querytest records calls, and makes
-// requests fail or be refused.
+// Package ec2test simulates EC2 for tests: it describes instances and their status, by one filter, and reboots, stops, starts and terminates one.
+// pkg/internal/querytest records calls, and makes requests fail or be refused.
 package ec2test
 
 import (
