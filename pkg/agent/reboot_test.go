@@ -30,16 +30,14 @@ func reboots(r *rig, answer error) {
 
 func TestReboot_IsRecordedAndRequestedOnce(t *testing.T) {
 	const rebooting = "warning: carrying out the maintenance in place of EC2: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"
-	each(t, map[string]struct {
+	type row struct {
 		answer error
 		said   []string
-	}{
+	}
+	each(t, map[string]row{
 		"it takes place":    {nil, []string{rebooting}},
 		"logind refuses it": {errors.New("refused"), []string{rebooting, "error: cannot carry out the maintenance in place of EC2: refused; EC2 does it at the scheduled time"}},
-	}, func(r *rig, row struct {
-		answer error
-		said   []string
-	}) {
+	}, func(r *rig, row row) {
 		reboots(r, row.answer)
 		r.run()
 		r.announce(r.rebooting("a", time.Hour))
@@ -62,10 +60,11 @@ func TestReboot_IsNotRequested(t *testing.T) {
 			}
 		})
 	}
-	each(t, map[string]struct {
+	type row struct {
 		before func(r *rig)
 		said   []string
-	}{
+	}
+	each(t, map[string]row{
 		"if the disk is full": {
 			func(r *rig) { r.record.err = errors.New("full") },
 			[]string{"error: cannot carry out the maintenance in place of EC2: full; EC2 does it at the scheduled time"},
@@ -76,10 +75,7 @@ func TestReboot_IsNotRequested(t *testing.T) {
 			func(r *rig) { r.cfg.DryRun = true },
 			[]string{"warning: dry run: not carrying out the maintenance in place of EC2: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"},
 		},
-	}, func(r *rig, row struct {
-		before func(r *rig)
-		said   []string
-	}) {
+	}, func(r *rig, row row) {
 		reboots(r, nil)
 		row.before(r)
 		r.run()

@@ -19,15 +19,10 @@ func TestCordon(t *testing.T) {
 	t.Parallel()
 	// That the UID differs is refused as what can never be, and yet the next look sees the Node that is there now.
 	run(t, "of a Node that is replaced meanwhile", func(t *testing.T, s *apitest.Server) {
-		s.Answer("patch", func(w http.ResponseWriter, _ *http.Request) bool {
+		s.Answer("patch", func(w http.ResponseWriter, r *http.Request) bool {
 			s.RemoveNode()
 			s.RegisterNode()
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(http.StatusUnprocessableEntity)
-			return json.NewEncoder(w).Encode(metav1.Status{
-				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
-				Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: "metadata.uid: field is immutable",
-			}) == nil
+			return apitest.Refused(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "metadata.uid: field is immutable")(w, r)
 		})
 		r := begin(t, s, drain.Options{})
 		r.await(state.NodeCordoned)

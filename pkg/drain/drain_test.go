@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -355,16 +354,6 @@ func asking(key, value string) func(*corev1.Node) {
 			n.Annotations = map[string]string{}
 		}
 		n.Annotations[key] = value
-	}
-}
-
-// refusal is an answer of the API server's with any code.
-func refusal(code int, reason metav1.StatusReason, message string) apitest.Answer {
-	return func(w http.ResponseWriter, _ *http.Request) bool {
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(code)
-		_, err := fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":%d,"reason":%q,"message":%q}`, code, reason, message)
-		return err == nil
 	}
 }
 

@@ -2,7 +2,6 @@ package drain_test
 
 import (
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -24,8 +23,8 @@ func TestOutage_ReportedOnceAfterTenSeconds(t *testing.T) {
 			answer apitest.Answer
 			words  string
 		}{
-			"a webhook fails":              {deadWebhook(0, false), "failed calling webhook"},
-			"a webhook denies it with 409": {refusal(http.StatusConflict, metav1.StatusReasonConflict, "an upgrade is under way"), "an upgrade is under way"},
+			"a webhook fails":              {apitest.Refused(500, metav1.StatusReasonInternalError, `failed calling webhook "pods.example.org"`), "failed calling webhook"},
+			"a webhook denies it with 409": {apitest.Refused(409, metav1.StatusReasonConflict, "an upgrade is under way"), "an upgrade is under way"},
 			"the API server is not ready":  {apitest.Unavailable(), "503"},
 			"connections to it break":      {apitest.Reset(), "the API server cannot be reached"},
 			"it does not answer":           {apitest.Hang(), "no answer from the API server"},
@@ -133,41 +132,6 @@ func TestRequests_PausesGrow(t *testing.T) {
 			}
 			if len(found) < 10 {
 				t.Errorf("%d attempts", len(found))
-			}
-		})
-	}
-}
-
-// deadWebhook is an API server with an admission webhook that cannot be reached. It waits for timeoutSeconds, and then continues if the
-// failurePolicy is Ignore, or names the webhook if that is Fail. The request of a client that has left ends with that.
-func deadWebhook(timeout time.Duration, ignore bool) apitest.Answer {
-	return func(w http.ResponseWriter, r *http.Request) bool {
-		select {
-		case <-r.Context().Done():
-			return true
-		case <-time.After(timeout):
-		}
-		if ignore {
-			return false
-		}
-		return refusal(http.StatusInternalServerError, metav1.StatusReasonInternalError, `Internal error occurred: failed calling webhook `+
-			`"pods.example.org": failed to call webhook: Post "https://policy.example.svc:443/validate": context deadline exceeded`)(w, r)
-	}
-}
-
-// The API server keeps the code that a webhook denies a request with (ToStatusErr in pkg/admission/plugin/webhook/errors of k8s.io/apiserver).
-func TestWebhook_RefusalOfAnyCodeIsReported(t *testing.T) {
-	t.Parallel()
-	for code, reason := range map[int]metav1.StatusReason{
-		http.StatusConflict: metav1.StatusReasonConflict, http.StatusNotFound: metav1.StatusReasonNotFound, http.StatusForbidden: metav1.StatusReasonForbidden,
-	} {
-		run(t, fmt.Sprint(code), func(t *testing.T, s *apitest.Server) {
-			s.AddPod(pod("a"), 0)
-			s.Always("evict", refusal(code, reason, `admission webhook "db.example.org" denied the request: a backup is under way`))
-			r := begin(t, s, drain.Options{})
-			r.await(state.PodRefused)
-			if held := r.task.Result().HeldBy["default/a"]; !strings.Contains(held, "a backup is under way") {
-				t.Errorf("held by %q", held)
 			}
 		})
 	}

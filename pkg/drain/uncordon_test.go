@@ -152,14 +152,14 @@ func TestUncordon_IsTriedAgain(t *testing.T) {
 			passes bool
 		}{
 			"the connection breaks":                 {apitest.Reset(), true},
-			"400, what is asked for makes no sense": {refusal(http.StatusBadRequest, "", ""), false},
-			"401, the credential is not known":      {refusal(http.StatusUnauthorized, "", ""), true},
-			"403, it may not be":                    {refusal(http.StatusForbidden, "", ""), false},
-			"408, it has taken too long":            {refusal(http.StatusRequestTimeout, "", ""), true},
+			"400, what is asked for makes no sense": {apitest.Refused(http.StatusBadRequest, "", ""), false},
+			"401, the credential is not known":      {apitest.Refused(http.StatusUnauthorized, "", ""), true},
+			"403, it may not be":                    {apitest.Refused(http.StatusForbidden, "", ""), false},
+			"408, it has taken too long":            {apitest.Refused(http.StatusRequestTimeout, "", ""), true},
 			"409, it has changed in the meantime":   {apitest.Conflict(), true},
-			"422, it is not valid":                  {refusal(http.StatusUnprocessableEntity, "", ""), false},
+			"422, it is not valid":                  {apitest.Refused(http.StatusUnprocessableEntity, "", ""), false},
 			"429, the API server is busy":           {apitest.Throttled(1), true},
-			"500, the API server has failed":        {refusal(http.StatusInternalServerError, "", ""), true},
+			"500, the API server has failed":        {apitest.Refused(http.StatusInternalServerError, "", ""), true},
 			"503, the API server is not ready":      {apitest.Unavailable(), true},
 		} {
 			run(t, what+": "+name, func(t *testing.T, s *apitest.Server) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/evict"
@@ -129,6 +130,7 @@ func TestBudget(t *testing.T) {
 // tells which it is. So they are not reported.
 func TestRefusal_IsRepeatedAndReported(t *testing.T) {
 	t.Parallel()
+	const webhook = `admission webhook "db.example.org" denied the request: a backup is under way`
 	for name, c := range map[string]struct {
 		answer apitest.Answer
 		detail string
@@ -137,6 +139,8 @@ func TestRefusal_IsRepeatedAndReported(t *testing.T) {
 		"two budgets":           {apitest.TwoBudgets(), "more than one PodDisruptionBudget"},
 		"unavailable":           {apitest.Unavailable(), "503 Service Unavailable"},
 		"a webhook says no":     {apitest.Forbidden("admission webhook denied the request"), "admission webhook denied"},
+		"a webhook, by 404":     {apitest.Refused(404, metav1.StatusReasonNotFound, webhook), "a backup is under way"},
+		"a webhook, by 409":     {apitest.Refused(409, metav1.StatusReasonConflict, webhook), "a backup is under way"},
 		"the connection breaks": {apitest.Reset(), "the API server cannot be reached"},
 		"it hangs":              {apitest.Hang(), "no answer from the API server"},
 		"404":                   {apitest.NotFound(), ""},

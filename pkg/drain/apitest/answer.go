@@ -94,9 +94,15 @@ func Conflict() Answer {
 	return status(metav1.Status{Code: http.StatusConflict, Reason: metav1.StatusReasonConflict, Message: "the object has been modified"})
 }
 
+// Refused is a refusal with any code. The API server keeps the code that an admission webhook denies a request with (ToStatusErr in
+// pkg/admission/plugin/webhook/errors of k8s.io/apiserver).
+func Refused(code int32, reason metav1.StatusReason, message string) Answer {
+	return status(metav1.Status{Code: code, Reason: reason, Message: message})
+}
+
 // Forbidden is a refusal by an authorizer or an admission webhook.
 func Forbidden(message string) Answer {
-	return status(metav1.Status{Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: message})
+	return Refused(http.StatusForbidden, metav1.StatusReasonForbidden, message)
 }
 
 // NoRelationship is the Node authorizer's refusal for a pod that is not bound to the node, or no longer.
@@ -179,7 +185,7 @@ func status(st metav1.Status) Answer {
 
 // refuse answers a request at once with a failure.
 func refuse(w http.ResponseWriter, code int32, reason metav1.StatusReason, message string) {
-	status(metav1.Status{Code: code, Reason: reason, Message: message})(w, nil)
+	Refused(code, reason, message)(w, nil)
 }
 
 // write answers a request with body as JSON.

@@ -84,12 +84,13 @@ func lasting(changes ...func(*corev1.Pod)) *corev1.Pod {
 }
 
 func TestDeletionOnlyEverShortens(t *testing.T) {
-	each(t, map[string]struct {
+	type row struct {
 		first, second *metav1.DeleteOptions
 		after         time.Duration
 		grace         int64 // what the pod has at last
 		ends          time.Duration
-	}{
+	}
+	each(t, map[string]row{
 		"its own grace":                       {&metav1.DeleteOptions{}, nil, 0, 100, 100 * time.Second},
 		"a longer one":                        {graceOf(200), nil, 0, 200, 200 * time.Second},
 		"none":                                {graceOf(0), nil, 0, -1, 0},
@@ -101,13 +102,7 @@ func TestDeletionOnlyEverShortens(t *testing.T) {
 		"shorter than what has passed":        {graceOf(100), graceOf(5), 10 * time.Second, 1, 11 * time.Second},
 		"none later":                          {graceOf(100), graceOf(0), 10 * time.Second, -1, 10 * time.Second},
 		"shorter, counted again, ends later!": {graceOf(100), graceOf(99), 90 * time.Second, 99, 189 * time.Second},
-	}, func(t *testing.T, c struct {
-		first, second *metav1.DeleteOptions
-		after         time.Duration
-		grace         int64
-		ends          time.Duration
-	}, s *apitest.Server, client kubernetes.Interface,
-	) {
+	}, func(t *testing.T, c row, s *apitest.Server, client kubernetes.Interface) {
 		s.AddPod(lasting(), apitest.Ending(time.Hour))
 		began := time.Now()
 		if err := remove(t, client, "a", c.first); err != nil {
@@ -136,20 +131,16 @@ func TestDeletionOnlyEverShortens(t *testing.T) {
 }
 
 func TestAPodEndsAsItWasMadeToButNotAfterItsGrace(t *testing.T) {
-	each(t, map[string]struct {
+	type row struct {
 		ending apitest.Ending
 		want   time.Duration // 0: never
 		phase  corev1.PodPhase
-	}{
+	}
+	each(t, map[string]row{
 		"sooner":  {apitest.Ending(30 * time.Second), 30 * time.Second, corev1.PodSucceeded},
 		"killed":  {apitest.Ending(3 * time.Hour), 100 * time.Second, corev1.PodFailed},
 		"not any": {apitest.Never, 0, ""},
-	}, func(t *testing.T, c struct {
-		ending apitest.Ending
-		want   time.Duration
-		phase  corev1.PodPhase
-	}, s *apitest.Server, client kubernetes.Interface,
-	) {
+	}, func(t *testing.T, c row, s *apitest.Server, client kubernetes.Interface) {
 		s.AddPod(lasting(), c.ending)
 		s.AddPod(lasting(func(p *corev1.Pod) { p.Name, p.Finalizers = "held", []string{"x/y"} }), c.ending)
 		for _, name := range []string{"a", "held"} {
@@ -279,10 +270,11 @@ func TestWhoOwnsACordon(t *testing.T) {
 	}
 	cordon := func(by string) write { return write{by, `{"spec":{"unschedulable":true}}`} }
 	uncordon := func(by string) write { return write{by, `{"spec":{"unschedulable":null}}`} }
-	each(t, map[string]struct {
+	type row struct {
 		writes []write
 		owner  string
-	}{
+	}
+	each(t, map[string]row{
 		"nobody":                      {nil, ""},
 		"who sets it":                 {[]write{cordon("nth")}, "nth"},
 		"not who sets it again":       {[]write{cordon("kubectl"), cordon("nth")}, "kubectl"},
@@ -290,11 +282,7 @@ func TestWhoOwnsACordon(t *testing.T) {
 		"who sets it after that":      {[]write{cordon("nth"), uncordon("kubectl"), cordon("kubectl")}, "kubectl"},
 		"not who writes other things": {[]write{cordon("nth"), {"kubectl", `{"metadata":{"labels":{"a":"b"}}}`}}, "nth"},
 		"false is as good as absent":  {[]write{cordon("nth"), {"kubectl", `{"spec":{"unschedulable":false}}`}}, ""},
-	}, func(t *testing.T, c struct {
-		writes []write
-		owner  string
-	}, s *apitest.Server, client kubernetes.Interface,
-	) {
+	}, func(t *testing.T, c row, s *apitest.Server, client kubernetes.Interface) {
 		for _, w := range c.writes {
 			before := s.CurrentNode()
 			_, err := client.CoreV1().Nodes().Patch(t.Context(), apitest.Node, types.MergePatchType, []byte(w.patch), metav1.PatchOptions{FieldManager: w.manager})
@@ -318,10 +306,11 @@ func TestWhoOwnsACordon(t *testing.T) {
 }
 
 func TestWhatAPatchOfTheNodeIsAnswered(t *testing.T) {
-	each(t, map[string]struct {
+	type row struct {
 		patch string
 		want  int32
-	}{
+	}
+	each(t, map[string]row{
 		"its version":            {`{"metadata":{"resourceVersion":"VERSION"},"spec":{"unschedulable":true}}`, 0},
 		"another version":        {`{"metadata":{"resourceVersion":"999"},"spec":{"unschedulable":true}}`, 409},
 		"its UID":                {`{"metadata":{"uid":"UID"},"spec":{"unschedulable":true}}`, 0},
@@ -333,11 +322,7 @@ func TestWhatAPatchOfTheNodeIsAnswered(t *testing.T) {
 		"a label of nodes":       {`{"metadata":{"labels":{"node.kubernetes.io/exclude-from-external-load-balancers":"x"}}}`, 0},
 		"a label of the system":  {`{"metadata":{"labels":{"node-role.kubernetes.io/x":""}}}`, 403},
 		"nonsense":               {`[`, 400},
-	}, func(t *testing.T, c struct {
-		patch string
-		want  int32
-	}, s *apitest.Server, client kubernetes.Interface,
-	) {
+	}, func(t *testing.T, c row, s *apitest.Server, client kubernetes.Interface) {
 		node := s.CurrentNode()
 		patch := strings.NewReplacer("VERSION", node.ResourceVersion, "UID", string(node.UID)).Replace(c.patch)
 		_, err := client.CoreV1().Nodes().Patch(t.Context(), apitest.Node, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
@@ -364,12 +349,13 @@ func names(s *apitest.Server) string {
 }
 
 func TestWhenAControllerReplacesAPod(t *testing.T) {
-	each(t, map[string]struct {
+	type row struct {
 		add         func(*apitest.Server, apitest.Workload)
 		w           apitest.Workload
 		first, then string
 		last        string
-	}{
+	}
+	each(t, map[string]row{
 		"a ReplicaSet, when it begins to end": {
 			(*apitest.Server).AddReplicaSet, apitest.Workload{}, "w-1@node-1", "w-1@node-1 ending, w-2@node-2", "w-2@node-2",
 		},
@@ -382,13 +368,7 @@ func TestWhenAControllerReplacesAPod(t *testing.T) {
 		"a DaemonSet, when it is gone": {
 			(*apitest.Server).AddDaemonSet, apitest.Workload{}, "w-1@node-1", "w-1@node-1 ending", "w-2@node-1",
 		},
-	}, func(t *testing.T, c struct {
-		add         func(*apitest.Server, apitest.Workload)
-		w           apitest.Workload
-		first, then string
-		last        string
-	}, s *apitest.Server, _ kubernetes.Interface,
-	) {
+	}, func(t *testing.T, c row, s *apitest.Server, _ kubernetes.Interface) {
 		c.w.Name, c.w.Ending = "w", apitest.Ending(10*time.Second)
 		c.add(s, c.w)
 		if got := names(s); got != c.first {
