@@ -30,6 +30,15 @@ func TestCordon(t *testing.T) {
 			t.Errorf("cordoned after %s, reported %+v", after, reported)
 		}
 	})
+	// The journal says who has cordoned the node, even if that was learned only from the next look.
+	run(t, "by a patch without an answer", func(t *testing.T, s *apitest.Server) {
+		s.Answer("patch", apitest.Lost())
+		r := start(t, s, drain.Options{}, toCordon())
+		r.await(state.NodeCordoned)
+		if cordon := r.of(state.NodeCordoned)[0].Detail; cordon != string(drain.CordonSet) {
+			t.Errorf("the cordon is %q", cordon)
+		}
+	})
 }
 
 func TestCordon_OnePatchOrNone(t *testing.T) {
@@ -76,18 +85,6 @@ func TestCordon_OnePatchOrNone(t *testing.T) {
 			}
 		})
 	}
-}
-
-// The journal says who has cordoned the node, even if that was learned only from the next look.
-func TestCordon_SetByAPatchWithoutAnAnswer(t *testing.T) {
-	apitest.Bubble(t, func(t *testing.T, s *apitest.Server) {
-		s.Answer("patch", apitest.Lost())
-		r := start(t, s, drain.Options{}, toCordon())
-		r.await(state.NodeCordoned)
-		if cordon := r.of(state.NodeCordoned)[0].Detail; cordon != string(drain.CordonSet) {
-			t.Errorf("the cordon is %q", cordon)
-		}
-	})
 }
 
 // Another leader of nth-queue may have cordoned the Node since it was read, and the patch arrives late.

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(apitest.RunTests(m))
 }
 
-var bubble, run = apitest.Bubble, apitest.Run
+var bubble, run, await = apitest.Bubble, apitest.Run, apitest.Await
 
 // plenty is a deadline that no test comes near unless it fails.
 const plenty = time.Hour
@@ -131,14 +131,6 @@ func (r *trial) reported(n int, what state.TransitionKind, pod ...string) {
 	r.t.Helper()
 	if found := r.of(what, pod...); len(found) != n {
 		r.t.Errorf("%s is reported as %+v; want %d times", what, found, n)
-	}
-}
-
-// requested fails unless there were so many requests of a kind.
-func requested(t *testing.T, s *apitest.Server, n int, words ...string) {
-	t.Helper()
-	if requests := s.Requests(words...); len(requests) != n {
-		t.Errorf("%q is asked for as %+v; want %d times", words, requests, n)
 	}
 }
 
@@ -257,14 +249,6 @@ func (r *trial) drainedAt() time.Time {
 func (r *trial) await(what state.TransitionKind, pod ...string) {
 	r.t.Helper()
 	await(r.t, fmt.Sprintf("%s %s", what, strings.Join(pod, "")), func() bool { return len(r.of(what, pod...)) > 0 })
-}
-
-// await waits until cond holds, by the bubble's clock.
-func await(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	if !apitest.Await(cond) {
-		t.Fatalf("waited in vain for: %s", what)
-	}
 }
 
 // Shapes of pods, and answers.

@@ -55,25 +55,6 @@ func TestLabel_IsTakenBackAlone(t *testing.T) {
 	})
 }
 
-func TestLabel_DelaysNothing(t *testing.T) {
-	t.Parallel()
-	opts := drain.Options{ExcludeFromLoadBalancers: true}
-	run(t, "not the first eviction", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a"), 0)
-		s.Answer("patch", pass, apitest.Hang())
-		r := drained(t, s, opts)
-		if after := s.Requests("evict")[0].At.Sub(r.began); after > time.Second {
-			t.Errorf("evicted after %s", after)
-		}
-		time.Sleep(time.Until(r.began.Add(7 * time.Second)))
-		requested(t, s, 2, "patch")
-		r.await(state.NodeExcluded)
-		if !r.last().State.Ours {
-			t.Errorf("reported %+v", r.last())
-		}
-	})
-}
-
 func TestLabel_IsTriedAgain(t *testing.T) {
 	t.Parallel()
 	opts := drain.Options{ExcludeFromLoadBalancers: true}
@@ -156,10 +137,24 @@ func TestLabel_OnlyWhereNoneIs(t *testing.T) {
 	}
 }
 
-// Evictions end soon after an operator's uncordon, also if writes of the Node hang: a look tries only for two seconds to take the label off.
-func TestLabel_HoldsUpNoUncordon(t *testing.T) {
+func TestLabel(t *testing.T) {
 	t.Parallel()
-	run(t, "writes hang", func(t *testing.T, s *apitest.Server) {
+	run(t, "delays no eviction", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		s.Answer("patch", pass, apitest.Hang())
+		r := drained(t, s, drain.Options{ExcludeFromLoadBalancers: true})
+		if after := s.Requests("evict")[0].At.Sub(r.began); after > time.Second {
+			t.Errorf("evicted after %s", after)
+		}
+		time.Sleep(time.Until(r.began.Add(7 * time.Second)))
+		s.Requested(t, 2, "patch")
+		r.await(state.NodeExcluded)
+		if !r.last().State.Ours {
+			t.Errorf("reported %+v", r.last())
+		}
+	})
+	// Evictions end soon after an operator's uncordon, also if writes of the Node hang: a look tries only for two seconds to take the label off.
+	run(t, "delays no uncordon, though writes hang", func(t *testing.T, s *apitest.Server) {
 		addHeld(s, pod("held"))
 		r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true})
 		r.await(state.NodeExcluded)

@@ -61,7 +61,7 @@ func TestOptOut_NodeBeforeTheFirstLook(t *testing.T) {
 		goal.MayNotEvict = true
 		r := start(t, s, drain.Options{}, goal)
 		time.Sleep(time.Minute)
-		requested(t, s, 0, "evict", "delete")
+		s.Requested(t, 0, "evict", "delete")
 		return r
 	}
 	run(t, "and go if it is so no more", func(t *testing.T, s *apitest.Server) {
@@ -74,6 +74,6 @@ func TestOptOut_NodeBeforeTheFirstLook(t *testing.T) {
 		s.Always("get node", nil)
 		r.leave()
 		time.Sleep(2 * time.Minute)
-		requested(t, s, 0, "evict", "delete")
+		s.Requested(t, 0, "evict", "delete")
 	})
 }

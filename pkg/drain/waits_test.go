@@ -435,7 +435,7 @@ func TestVolumes(t *testing.T) {
 		})
 		s.ChangeNode(inUse("kubernetes.io/csi/ebs.csi.aws.com^vol-1", "kubernetes.io/csi/ebs.csi.aws.com^vol-2"))
 		r.succeed()
-		requested(t, s, 0, "get claim default/data")
+		s.Requested(t, 0, "get claim default/data")
 	})
 	run(t, "unknown ones are waited for", func(t *testing.T, s *apitest.Server) {
 		daemon := ownedBy("DaemonSet", "apps/v1")
@@ -452,7 +452,7 @@ func TestVolumes(t *testing.T) {
 		r := begin(t, s, drain.Options{VolumeWait: 2500 * time.Millisecond})
 		r.succeed()
 		for _, name := range []string{"unknown", "disk", "unbound"} { // What they are does not change while they are in use.
-			requested(t, s, 1, "get claim default/"+name)
+			s.Requested(t, 1, "get claim default/"+name)
 		}
 	})
 	// Thousands of nodes may be drained at once.
@@ -460,13 +460,9 @@ func TestVolumes(t *testing.T) {
 		s.AddPod(pod("agent", ownedBy("DaemonSet", "apps/v1"), withClaim("cache")), 0)
 		s.AddVolume("cache", "ebs.csi.aws.com", "vol-1")
 		drained(t, s, drain.Options{VolumeWait: time.Hour})
-		requested(t, s, 0, "get claim", "get volume")
+		s.Requested(t, 0, "get claim", "get volume")
 	})
-}
-
-func TestVolumes_OfANodeThatCannotBeRead(t *testing.T) {
-	t.Parallel()
-	run(t, "what is not known is reported as unknown", func(t *testing.T, s *apitest.Server) {
+	run(t, "of a Node that cannot be read are an unknown number", func(t *testing.T, s *apitest.Server) {
 		r := begin(t, s, drain.Options{VolumeWait: 20 * time.Second})
 		r.await(state.NodeCordoned)
 		s.Always("get node", apitest.Unavailable())

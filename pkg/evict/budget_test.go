@@ -116,7 +116,9 @@ func TestBudget(t *testing.T) {
 	})
 	// Until the watch shows the pod's end, what refused its eviction before does not hold it any more.
 	run(t, "holds no pod whose eviction is accepted", func(t *testing.T, s *apitest.Server) {
-		r, free := holding(t, s, pod("a"))
+		free := s.AddHeld(pod("a"))
+		r := begin(t, s, evict.Options{})
+		r.await(state.PodHeld)
 		s.SetLag(0, 5*time.Second)
 		free()
 		await(t, "the end of the pod", func() bool { return !s.HasPod("default/a") })

@@ -70,7 +70,7 @@ func TestDelete(t *testing.T) {
 		s.Always("delete", accepted)
 		beginWithin(t, s, evict.Options{}, true, 10*time.Second)
 		time.Sleep(time.Minute)
-		requested(t, s, 1, "delete")
+		s.Requested(t, 1, "delete")
 	})
 }
 

@@ -37,7 +37,7 @@ func TestEvict_APod(t *testing.T) {
 		if result := r.succeed(); result.Evicted != 1 || result.Deleted != 0 {
 			t.Errorf("the result is %+v; want the last pod alone evicted", result)
 		}
-		requested(t, s, 0, "evict default/waits")
+		s.Requested(t, 0, "evict default/waits")
 	})
 	run(t, "all at once", func(t *testing.T, s *apitest.Server) {
 		const pods = 110
@@ -79,6 +79,20 @@ func TestEvict_APod(t *testing.T) {
 		if result.Skipped != 1 {
 			t.Errorf("the result is %+v", result)
 		}
+	})
+	// What a disruption budget holds still runs, and may need them.
+	run(t, "that is critical, after one that is held", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("dns", critical), 0)
+		free := s.AddHeld(pod("web"))
+		s.AddPod(pod("stuck"), apitest.Never)
+		r := begin(t, s, evict.Options{})
+		r.await(state.PodOverdue, "default/stuck")
+		if held := r.result().HeldBy["default/stuck"]; held != "it does not end" {
+			t.Errorf("held by %q", held)
+		}
+		s.Requested(t, 0, "evict default/dns")
+		free()
+		r.await(state.PodGone, "default/dns")
 	})
 }
 
@@ -148,22 +162,4 @@ func TestEvict_PodsThatMustGo(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestEvict_CriticalPods(t *testing.T) {
-	t.Parallel()
-	// What a disruption budget holds still runs, and may need them.
-	run(t, "after a pod that is held", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("dns", critical), 0)
-		free := s.AddHeld(pod("web"))
-		s.AddPod(pod("stuck"), apitest.Never)
-		r := begin(t, s, evict.Options{})
-		r.await(state.PodOverdue, "default/stuck")
-		if held := r.result().HeldBy["default/stuck"]; held != "it does not end" {
-			t.Errorf("held by %q", held)
-		}
-		requested(t, s, 0, "evict default/dns")
-		free()
-		r.await(state.PodGone, "default/dns")
-	})
 }

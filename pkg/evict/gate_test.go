@@ -57,7 +57,7 @@ func TestEvict_AtTheGateIsDropped(t *testing.T) {
 			}
 			happens(s, other)
 			time.Sleep(30 * time.Second)
-			requested(t, s, 0, "evict "+other)
+			s.Requested(t, 0, "evict "+other)
 		})
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/evict"
@@ -22,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(apitest.RunTests(m)) }
 
-var run = apitest.Run
+var run, await = apitest.Run, apitest.Await
 
 // plenty is a deadline that no test comes near unless it fails.
 const plenty = time.Hour
@@ -101,14 +100,9 @@ func beginWithin(t *testing.T, s *apitest.Server, opts evict.Options, hard bool,
 // start begins a drain, which lasts until the test ends.
 func start(t *testing.T, s *apitest.Server, opts evict.Options, terms evict.Terms) *trial {
 	t.Helper()
-	return startWith(t, s.Client(), opts, terms)
-}
-
-func startWith(t *testing.T, client kubernetes.Interface, opts evict.Options, terms evict.Terms) *trial {
-	t.Helper()
 	woken := make(chan struct{}, 1)
 	r := &trial{t: t, loop: loop.New(woken), woken: woken, goal: terms, terms: terms, met: 1, began: time.Now()}
-	r.pods = evict.New(client.CoreV1().RESTClient(), apitest.Node, opts).Pods(r.loop, r)
+	r.pods = evict.New(s.Client().CoreV1().RESTClient(), apitest.Node, opts).Pods(r.loop, r)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -245,30 +239,5 @@ func drained(t *testing.T, s *apitest.Server, opts evict.Options) *trial {
 	return r
 }
 
-// holding begins a drain of a pod that a budget holds until free is called.
-func holding(t *testing.T, s *apitest.Server, p *corev1.Pod) (r *trial, free func()) {
-	t.Helper()
-	free = s.AddHeld(p)
-	r = begin(t, s, evict.Options{})
-	r.await(state.PodHeld)
-	return r, free
-}
-
-// await waits until cond holds, by the bubble's clock.
-func await(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	if !apitest.Await(cond) {
-		t.Fatalf("waited in vain for: %s", what)
-	}
-}
-
 // count is the number of requests of a kind so far.
 func count(s *apitest.Server, words ...string) int { return len(s.Requests(words...)) }
-
-// requested fails unless there were so many requests of a kind.
-func requested(t *testing.T, s *apitest.Server, n int, words ...string) {
-	t.Helper()
-	if requests := s.Requests(words...); len(requests) != n {
-		t.Errorf("%q is asked for as %+v; want %d times", words, requests, n)
-	}
-}

@@ -38,24 +38,6 @@ func TestList_FirstFromTheCacheLastNewest(t *testing.T) {
 	}
 }
 
-func TestWatch_Pods(t *testing.T) {
-	t.Parallel()
-	// Something between nth and the API server may ignore the selector.
-	run(t, "of other nodes are ignored", func(t *testing.T, s *apitest.Server) {
-		elsewhere := func(p *corev1.Pod) { p.Spec.NodeName = "node-2" }
-		s.IgnoreSelector()
-		s.AddPod(pod("ours"), 0)
-		s.AddPod(pod("other", elsewhere), 0)
-		r := begin(t, s, evict.Options{})
-		r.await(state.PodGone)
-		s.AddPod(pod("other-later", elsewhere), 0)
-		time.Sleep(time.Minute)
-		if result := r.succeed(); result.Evicted != 1 || result.Skipped != 0 || count(s, "evict") != 1 {
-			t.Errorf("the result is %+v, after %+v", result, s.Requests("evict"))
-		}
-	})
-}
-
 func TestList(t *testing.T) {
 	t.Parallel()
 	// Of the second, only a list tells.
@@ -92,6 +74,20 @@ func TestList(t *testing.T) {
 		r.join()
 		time.Sleep(time.Minute)
 		r.reported(2, state.PodRefused)
+	})
+	// Something between nth and the API server may ignore the selector.
+	run(t, "ignores pods of other nodes", func(t *testing.T, s *apitest.Server) {
+		elsewhere := func(p *corev1.Pod) { p.Spec.NodeName = "node-2" }
+		s.IgnoreSelector()
+		s.AddPod(pod("ours"), 0)
+		s.AddPod(pod("other", elsewhere), 0)
+		r := begin(t, s, evict.Options{})
+		r.await(state.PodGone)
+		s.AddPod(pod("other-later", elsewhere), 0)
+		time.Sleep(time.Minute)
+		if result := r.succeed(); result.Evicted != 1 || result.Skipped != 0 || count(s, "evict") != 1 {
+			t.Errorf("the result is %+v, after %+v", result, s.Requests("evict"))
+		}
 	})
 }
 

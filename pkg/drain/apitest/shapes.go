@@ -139,13 +139,22 @@ func Enter(t *testing.T, gate *kube.Gate, precedence kube.Precedence) <-chan fun
 	return entered
 }
 
-// Await lets the time of a test's bubble continue until cond holds: it looks whenever all else has come to rest. It reports false if that
+// Await lets the time of a test's bubble continue until cond holds: it looks whenever all else has come to rest. The test fails if that
 // takes longer than an hour.
-func Await(cond func() bool) bool {
+func Await(t *testing.T, what string, cond func() bool) {
+	t.Helper()
 	for began := time.Now(); time.Since(began) <= time.Hour; time.Sleep(max(time.Millisecond, time.Since(began)/1000)) {
 		if synctest.Wait(); cond() {
-			return true
+			return
 		}
 	}
-	return false
+	t.Fatalf("waited in vain for: %s", what)
+}
+
+// Requested fails the test unless there were so many requests of a kind.
+func (s *Server) Requested(t *testing.T, n int, words ...string) {
+	t.Helper()
+	if requests := s.Requests(words...); len(requests) != n {
+		t.Errorf("%q is asked for as %+v; want %d times", words, requests, n)
+	}
 }

@@ -94,37 +94,21 @@ var happenings = map[string]func(*world, happening){
 
 	// Changes of the rules: name is the kind of event or the code, kind the action, and span the setting's value.
 	"rule": func(w *world, h happening) { w.rule(h.name, func(r *policy.Rule) { r.Action = policy.Action(h.kind) }) },
-	"code": func(w *world, h happening) {
-		w.rule(string(event.ScheduledMaintenance), func(r *policy.Rule) {
-			r.Codes = maps.Clone(r.Codes)
-			r.Codes[h.name] = policy.When(h.kind)
-		})
-	},
-	"hard": func(w *world, h happening) {
-		w.rule(string(event.ScheduledMaintenance), func(r *policy.Rule) { r.Hard = h.n > 0 })
-	},
-	"reboots": func(w *world, _ happening) {
-		w.rule(string(event.ScheduledMaintenance), func(r *policy.Rule) { r.Reboot = []string{"system-reboot"} })
-	},
-	"hibernate": func(w *world, h happening) {
-		w.rule(string(event.SpotInterruption), func(r *policy.Rule) { r.Hibernate = policy.Action(h.kind) })
-	},
-	"lead": func(w *world, h happening) {
-		w.rule(string(event.ScheduledMaintenance), func(r *policy.Rule) { r.Lead = h.span })
-	},
-	"cordon-for": func(w *world, h happening) {
-		w.rule(string(event.RebalanceRecommendation), func(r *policy.Rule) { r.CordonFor = h.span })
-	},
-	"budget": func(w *world, h happening) {
-		w.rule(string(event.ASGTermination), func(r *policy.Rule) { r.Budget = h.span })
-	},
-	"option": (*world).option,
+	"code": setting(event.ScheduledMaintenance, func(r *policy.Rule, h happening) {
+		r.Codes = maps.Clone(r.Codes)
+		r.Codes[h.name] = policy.When(h.kind)
+	}),
+	"hard":       setting(event.ScheduledMaintenance, func(r *policy.Rule, h happening) { r.Hard = h.n > 0 }),
+	"reboots":    setting(event.ScheduledMaintenance, func(r *policy.Rule, _ happening) { r.Reboot = []string{"system-reboot"} }),
+	"hibernate":  setting(event.SpotInterruption, func(r *policy.Rule, h happening) { r.Hibernate = policy.Action(h.kind) }),
+	"lead":       setting(event.ScheduledMaintenance, func(r *policy.Rule, h happening) { r.Lead = h.span }),
+	"cordon-for": setting(event.RebalanceRecommendation, func(r *policy.Rule, h happening) { r.CordonFor = h.span }),
+	"budget":     setting(event.ASGTermination, func(r *policy.Rule, h happening) { r.Budget = h.span }),
+	"option":     (*world).option,
 
 	// Notices, by name.
 	"announce": (*world).announce,
-	"withdraw": func(w *world, h happening) {
-		w.edit(h.name, (*notice).withdraw)
-	},
+	"withdraw": func(w *world, h happening) { w.edit(h.name, (*notice).withdraw) },
 	"return":   func(w *world, h happening) { w.edit(h.name, (*notice).relist) },
 	"cancel":   func(w *world, h happening) { w.edit(h.name, func(n *notice) { n.becomes(event.Canceled) }) },
 	"complete": func(w *world, h happening) { w.edit(h.name, func(n *notice) { n.becomes(event.Completed) }) },
@@ -192,6 +176,11 @@ var happenings = map[string]func(*world, happening){
 	"clock":     (*world).step,
 	"sleep":     (*world).sleep,
 	"quiet":     func(*world, happening) {}, // lets time pass at the end of a plan
+}
+
+// setting changes the rule of one kind of events.
+func setting(kind event.Kind, change func(*policy.Rule, happening)) func(*world, happening) {
+	return func(w *world, h happening) { w.rule(string(kind), func(r *policy.Rule) { change(r, h) }) }
 }
 
 // seconds cuts a time to whole seconds, as EC2 and the Kubernetes API write it.
@@ -765,45 +754,38 @@ func (w *world) longestWithdrawal() time.Duration {
 	return longest
 }
 
+// shapes are the sorts of pods that are not just a ReplicaSet's.
+var shapes = map[string]func(*corev1.Pod){
+	"daemon": apitest.OwnedBy("DaemonSet", "apps/v1"), "bare": apitest.Unmanaged, "critical": apitest.Critical,
+	"mirror":    func(p *corev1.Pod) { apitest.Mirror(p); apitest.Unmanaged(p) },
+	evict.Never: apitest.Annotated(evict.Annotation, evict.Never), evict.AtDeadline: apitest.Annotated(evict.Annotation, evict.AtDeadline),
+	"stuck": func(p *corev1.Pod) { p.Finalizers = []string{"example.com/stuck"} },
+	"fat": func(p *corev1.Pod) {
+		p.Spec.Containers = []corev1.Container{{Name: "main", Args: []string{strings.Repeat("x", 10_000)}}}
+	},
+	"finished": apitest.Phase(corev1.PodSucceeded),
+}
+
 // addPod adds a pod to the node. kind says what sort of pod, span is its grace period, and n how many seconds it takes to end. A late-pod is
 // bound to the node a second after it was created.
 func (w *world) addPod(h happening) {
 	if w.server.HasPod("default/" + h.name) {
 		return
 	}
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: h.name, Labels: map[string]string{"app": h.name}, Annotations: map[string]string{}},
-		Spec:       corev1.PodSpec{TerminationGracePeriodSeconds: new(int64(h.span / time.Second))},
-		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: w.server.Now()}}},
+	pod := apitest.RunningPod(h.name, apitest.Grace(int64(h.span/time.Second)), apitest.Ready)
+	pod.Labels = map[string]string{"app": h.name}
+	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: w.server.Now()})
+	if shape := shapes[h.kind]; shape != nil {
+		shape(pod)
 	}
-	owner := "ReplicaSet"
+	for i := range pod.OwnerReferences {
+		pod.OwnerReferences[i].Name = h.name
+	}
 	ending := apitest.Ending(time.Duration(h.n) * time.Second)
-	switch h.kind {
-	case "daemon":
-		owner = "DaemonSet"
-	case "bare":
-		owner = ""
-	case "mirror":
-		pod.Annotations[corev1.MirrorPodAnnotationKey] = "hash"
-		owner = ""
-	case "critical":
-		pod.Spec.PriorityClassName = "system-cluster-critical"
-	case evict.Never, evict.AtDeadline:
-		pod.Annotations[evict.Annotation] = h.kind
-	case "stuck":
-		pod.Finalizers = []string{"example.com/stuck"}
-	case "fat":
-		pod.Spec.Containers = []corev1.Container{{Name: "main", Args: []string{strings.Repeat("x", 10_000)}}}
-	case "finished":
-		pod.Status.Phase = corev1.PodSucceeded
-	case "hangs":
+	if h.kind == "hangs" {
 		ending = apitest.Never
 		w.change(func(c *cluster) { c.hanging["default/"+h.name] = true })
 	}
-	if owner != "" {
-		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: owner, Name: h.name, UID: "uid-of-owner", Controller: new(true)}}
-	}
-	apitest.Ready(pod)
 	if h.what == "late-pod" {
 		w.server.AddPodLate(pod, time.Second, ending)
 		w.disturb(time.Second)

@@ -3,12 +3,10 @@ package simulation_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"strconv"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"syscall"
@@ -17,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/nth-project/nth/pkg/drain/apitest"
 )
 
 // line is an http.RoundTripper between one incarnation and the API server. Once the incarnation was killed, no request gets through.
@@ -105,7 +105,7 @@ func (l line) RoundTrip(r *http.Request) (*http.Response, error) {
 	l.nth.noteAnswer(q, true)
 	w.judgeBefore(q)
 	if f != nil && f.kind == "void" {
-		return respond(r, http.StatusCreated, http.Header{"Content-Type": {"application/json"}}, []byte(`{"kind":"Status","apiVersion":"v1","status":"Success"}`)), nil
+		return respond(apitest.Accepted, r), nil
 	}
 	answer, err := w.carryOut(r, q)
 	if err != nil {
@@ -249,25 +249,12 @@ func (w *world) faultFor(i *incarnation, verb string) *fault {
 
 // before lets a request fail before it reaches the server. done is false if the request reaches the server all the same.
 func (f *fault) before(ctx context.Context, w *world, r *http.Request) (answer *http.Response, done bool, err error) {
+	if answer, known := refusals[f.kind]; known {
+		return respond(answer, r), true, nil
+	}
 	switch f.kind {
 	case "refuse":
 		return nil, true, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
-	case "503":
-		return refusal(r, 503, metav1.StatusReasonServiceUnavailable, "the server is starting", 0), true, nil
-	case "500":
-		return refusal(r, 500, metav1.StatusReasonInternalError, "etcdserver: request timed out", 0), true, nil
-	case "429":
-		return refusal(r, 429, metav1.StatusReasonTooManyRequests, "too many requests", 0), true, nil
-	case "retry":
-		return refusal(r, 429, metav1.StatusReasonTooManyRequests, "too many requests", 3), true, nil
-	case "401":
-		return refusal(r, 401, metav1.StatusReasonUnauthorized, "Unauthorized", 0), true, nil
-	case "403":
-		return refusal(r, 403, metav1.StatusReasonForbidden, "an admission policy denied the request", 0), true, nil
-	case "webhook":
-		return refusal(r, 500, metav1.StatusReasonInternalError, "failed calling webhook: context deadline exceeded", 0), true, nil
-	case "html":
-		return page(r), true, nil
 	case "hang":
 		<-ctx.Done()
 		return nil, true, ctx.Err()
@@ -286,30 +273,18 @@ func (f *fault) before(ctx context.Context, w *world, r *http.Request) (answer *
 // reset is the error of a connection that broke.
 func reset() error { return &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET} }
 
-// refusal is an answer of the API server with an error. after, if not 0, is for Retry-After, in seconds.
-func refusal(r *http.Request, code int32, reason metav1.StatusReason, message string, after int32) *http.Response {
-	status := metav1.Status{
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
-		Code: code, Reason: reason, Message: message,
-	}
-	header := http.Header{"Content-Type": {"application/json"}}
-	if after > 0 {
-		status.Details = &metav1.StatusDetails{RetryAfterSeconds: after}
-		header.Set("Retry-After", strconv.Itoa(int(after)))
-	}
-	text, _ := json.Marshal(status) // A Status always encodes.
-	return respond(r, int(code), header, text)
+// refusals are the answers to requests that fail in these ways. "html" is that of a proxy.
+var refusals = map[string]apitest.Answer{
+	"503": apitest.Unavailable(), "429": apitest.Throttled(0), "retry": apitest.Throttled(3), "html": apitest.Page(http.StatusOK),
+	"500":     apitest.Refused(http.StatusInternalServerError, metav1.StatusReasonInternalError, "etcdserver: request timed out"),
+	"401":     apitest.Refused(http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized"),
+	"403":     apitest.Forbidden("an admission policy denied the request"),
+	"webhook": apitest.Refused(http.StatusInternalServerError, metav1.StatusReasonInternalError, "failed calling webhook: context deadline exceeded"),
 }
 
-// page is the answer of a proxy that asks for a login.
-func page(r *http.Request) *http.Response {
-	return respond(r, http.StatusOK, http.Header{"Content-Type": {"text/html"}}, []byte("<html>please log in</html>"))
-}
-
-// respond makes a response.
-func respond(r *http.Request, code int, header http.Header, text []byte) *http.Response {
-	return &http.Response{
-		StatusCode: code, Status: fmt.Sprint(code), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: header, Body: io.NopCloser(bytes.NewReader(text)), ContentLength: int64(len(text)), Request: r,
-	}
+// respond makes the response that an answer is.
+func respond(answer apitest.Answer, r *http.Request) *http.Response {
+	w := httptest.NewRecorder()
+	answer(w, r)
+	return w.Result()
 }
