@@ -72,7 +72,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue]) error {
 	})
 	messages := sqs.New(sqs.Options{
 		URL: cfg.Queue.URL, AWS: account, Visibility: visibility, DryRun: cfg.DryRun,
-		Report: func(r sqs.Report) { count(meter, r); logMessage(log, r) }, Trouble: reporter.receiving,
+		Report: func(r sqs.Report) { count(meter, r); logMessage(log, cfg.DryRun, r) }, Trouble: reporter.receiving,
 	})
 	// The parts need each other. None of them runs before RunWith below, so the rest is set here.
 	notices.watched, notices.labels, notices.mayWrite = nodes.Watched, nodes.Labels, nodes.MayWrite
@@ -100,14 +100,18 @@ func dryRun(cfg config.Queue) string {
 }
 
 // logMessage logs what has happened to a message.
-func logMessage(log *logrus.Entry, r sqs.Report) {
+func logMessage(log *logrus.Entry, dryRun bool, r sqs.Report) {
 	log = log.WithField("NTH_MESSAGE", r.Message)
 	switch r.Outcome {
 	case sqs.Poisoned:
 		log.WithField(systemd.FieldMessageID, systemd.MessagePoisoned).
 			Errorf("unrecognized message, left to the dead-letter queue: %s", r.Why)
 	case sqs.NotOurs:
-		log.Infof("ignoring a message that concerns no node: %s", r.Why)
+		fate := "it is deleted"
+		if dryRun {
+			fate = "it stays in the queue"
+		}
+		log.Infof("ignoring a message that concerns no node: %s; %s", r.Why, fate)
 	case sqs.Lost:
 		log.Warnf("SQS refuses to delete a message or to extend its visibility timeout, so it will be received again; the drain continues: %s", r.Why)
 	case sqs.Received, sqs.Extended, sqs.Returned, sqs.Deleted:

@@ -160,7 +160,7 @@ func TestClaim_IsAdopted(t *testing.T) {
 		r.wantSaid(systemd.Cordoned)
 		r.pass(1) // It is read again every five seconds.
 		r.wantTape("put a cordoned")
-		r.wantSaid(systemd.Cordoned, "warning: nth had cordoned the node, which its record does not say; nth uncordons it when spot-interruption is over")
+		r.wantSaid(systemd.Cordoned, "warning: nth found its own cordon on the node, and no record of it; nth takes it off unless spot-interruption is announced again")
 		if e := r.entry("a"); !e.OnNode || e.BootID != "boot-0" || !e.FirstSeen.Equal(r.in(-time.Hour)) || !e.CordonedAt.Equal(r.in(-time.Hour)) {
 			r.t.Errorf("the entry is %+v", e)
 		}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -364,5 +365,9 @@ func (a *Agent) adoptClaim(claim drain.Claim) {
 	// The event was due when nth cordoned the node for it. If its source now announces a later start, it was moved since (policy.rescheduled).
 	e.CordonedAt, e.CordonStamp, e.ActedFor, e.OnNode = since, claim.Stamp, since, true
 	a.put(e)
-	a.logger(systemd.Cordoned, e).Warnf("nth had cordoned the node, which its record does not say; nth uncordons it when %s is over", e.Event.Kind)
+	what, end := "cordon", fmt.Sprintf("unless %s is announced again", e.Event.Kind)
+	if claim.Event == drain.OnlyLabel {
+		what, end = "load-balancer label", "soon"
+	}
+	a.logger(systemd.Cordoned, e).Warnf("nth found its own %s on the node, and no record of it; nth takes it off %s", what, end)
 }

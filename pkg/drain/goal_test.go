@@ -4,8 +4,11 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -80,16 +83,22 @@ func TestGoal(t *testing.T) {
 func TestDrained_ForAnEventThatJoins(t *testing.T) {
 	t.Parallel()
 	// A watch that has been silent tells nothing of the pods that came meanwhile, and the Node is as it was.
-	run(t, "by a newer list", func(t *testing.T, s *apitest.Server) {
-		s.Answer("watch pods", apitest.Silence())
-		r := drained(t, s, drain.Options{})
-		s.AddPod(pod("late"), 0)
-		r.adjust(func(g *drain.Goal) { g.Generation++ })
-		await(t, "that it is drained for both", func() bool { return r.numbered(state.NodeEmpty).State.Drained })
-		if s.HasPod("default/late") {
-			t.Error("drained, and a pod is left")
-		}
-	})
+	for name, happen := range map[string]func(*apitest.Server){
+		"by a newer list":    func(s *apitest.Server) { s.AddPod(pod("late"), 0) },
+		"by what is in that": func(s *apitest.Server) { s.ChangePod("default/kept", func(p *corev1.Pod) { p.Annotations = nil }) },
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("kept", annotated(evict.Annotation, evict.Never)), 0)
+			s.Answer("watch pods", apitest.Silence())
+			r := drained(t, s, drain.Options{})
+			happen(s)
+			r.adjust(func(g *drain.Goal) { g.Generation++ })
+			await(t, "that it is drained for both", func() bool { return r.numbered(state.NodeEmpty).State.Drained })
+			if gone := count(s, "evict"); gone != 1 {
+				t.Errorf("drained after %d evictions, want 1", gone)
+			}
+		})
+	}
 	// Operators have opened the node, of which nobody knows: it can be read no more.
 	run(t, "not while looks fail", func(t *testing.T, s *apitest.Server) {
 		r := drained(t, s, drain.Options{})

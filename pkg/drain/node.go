@@ -336,8 +336,11 @@ func mayNotEvict(node *corev1.Node) bool {
 	return MayNotCordon(node) || action == OnlyCordon
 }
 
+// OnlyLabel is the event and the kind of a claim that Node.Claim has made up.
+const OnlyLabel = "label"
+
 // Claim reads the Node, and returns the claim on it. ok is true if something on the Node is to be taken back by this writer: the claim is its
-// own, or only ExcludeLabel is. In the latter case, the claim returned is made up, for the event "label". ok is false if there is no valid claim,
+// own, or only ExcludeLabel is. In the latter case, the claim returned is made up, for the event OnlyLabel. ok is false if there is no valid claim,
 // or if it is another program's. A Node that does not exist is an error.
 func (n *Node) Claim(ctx context.Context) (claim Claim, ok bool, err error) {
 	node, err := n.get(ctx, kube.InTurn)
@@ -350,8 +353,7 @@ func (n *Node) Claim(ctx context.Context) (claim Claim, ok bool, err error) {
 	if ours || !labeled {
 		return claim, ours, nil
 	}
-	const label = "label"
-	return Claim{Writer: n.opts.Writer, Event: label, Kind: label, BootID: node.Status.NodeInfo.BootID, Since: time.Now().UTC(), UID: node.UID}, true, nil
+	return Claim{Writer: n.opts.Writer, Event: OnlyLabel, Kind: OnlyLabel, BootID: node.Status.NodeInfo.BootID, Since: time.Now().UTC(), UID: node.UID}, true, nil
 }
 
 // readClaim returns the claim on a Node, no matter who wrote it. ok is false if there is no valid claim.

@@ -224,8 +224,8 @@ func (p *Pods) Staying() []*corev1.Pod {
 
 // Prove reports whether a list of the pods, made for this number, has shown that no pod has to go. If there is no such list, it starts one in
 // the background, and returns when to call it again; zero means after the next change. Callers use a higher number when something voids the
-// earlier proofs. They call Prove only while Counts has no pod left; so a list proves it if it has no pod that must go and that the watch has
-// not shown yet.
+// earlier proofs. They call Prove only while Counts has no pod left; so a list proves it if it has no pod that must go. The watch may not have
+// shown that pod yet, or not that it need not stay any more.
 func (p *Pods) Prove(number int, now time.Time) (proven bool, again time.Time) {
 	switch {
 	case p.proven == number:
@@ -251,8 +251,11 @@ func (p *Pods) Prove(number int, now time.Time) (proven bool, again time.Time) {
 			}
 			p.handleListed()
 			terms := p.drain.Terms()
-			unseen := func(pod corev1.Pod) bool { return p.pods[pod.UID] == nil && !p.opts.Stays(&pod, terms) }
-			if !slices.ContainsFunc(list.Items, unseen) {
+			mustGo := func(pod corev1.Pod) bool {
+				t := p.pods[pod.UID]
+				return (t == nil || t.stage == staying) && !p.opts.Stays(&pod, terms)
+			}
+			if !slices.ContainsFunc(list.Items, mustGo) {
 				p.proven = number
 			}
 		}

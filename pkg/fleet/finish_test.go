@@ -227,7 +227,7 @@ func TestFinish_OnlyOfADrainedNodeAndOnce(t *testing.T) {
 		if got := says.requests(); len(got) != row.want {
 			t.Errorf("the requests were %q, want %d\n%s", got, row.want, r.log)
 		}
-		if n := strings.Count(r.log.String(), "uncordoned the node: what nth requested did not end the event"); n > 1 || (n == 1) != row.kept {
+		if n := strings.Count(r.log.String(), "uncordoned the node: the maintenance is not over"); n > 1 || (n == 1) != row.kept {
 			t.Errorf("it is said %d times that EC2 has kept the event\n%s", n, r.log)
 		}
 		if n := c.node("a"); n.Spec.Unschedulable == row.open {

@@ -414,6 +414,9 @@ func byDeadline(a, b time.Time) int {
 // have uncordoned the node, or if it is uncertain whether the event is still to come.
 func (s Settings) want(sit Situation, e state.Entry) want {
 	if s.ending(sit, e) != "" || s.rescheduled(sit, e) {
+		if sit.rebootIsUnderWay(e) { // EC2 may end the event before the machine is down.
+			return wantUnchanged
+		}
 		return wantNothing
 	}
 	p := s.plan(e)
@@ -546,8 +549,11 @@ func (s Settings) survived(sit Situation, e state.Entry) bool {
 	}
 	requested := !e.RebootAt.IsZero()
 	if e.Event.Kind == event.ScheduledMaintenance && (requested || e.Event.Code == "system-reboot" || e.Event.Code == "instance-reboot") {
-		// Even if the reboot is still listed: EC2's list lags behind. But after a reboot that nth requested, EC2 may still do its own, later.
-		stillToCome := requested && !sit.missing(e.Event) && s.start(sit, e).After(sit.Now)
+		// Even if the reboot is still listed: EC2's list lags behind. But after a reboot that nth requested, or in hours far from EC2's, EC2 may still
+		// do its own, later.
+		rule := s[e.Event.Kind]
+		early := (requested || len(rule.Hours) > 0) && e.Event.Deadline.Add(-rule.Lead).After(sit.Now)
+		stillToCome := early && !sit.missing(e.Event)
 		return !stillToCome
 	}
 	deadlinePassed := !e.Event.Deadline.IsZero() && sit.Now.After(e.Event.Deadline)

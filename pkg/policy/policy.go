@@ -255,10 +255,11 @@ func (r Rule) when(code string) When {
 func (s Settings) start(sit Situation, e state.Entry) time.Time {
 	rule, ev := s[e.Event.Kind], e.Event
 	when := rule.when(ev.Code)
-	if when == Now && sit.rebootIsOver(e) { // What is left is EC2's own reboot, at its time.
-		when = Lead
-	}
-	if ev.Kind != event.ScheduledMaintenance || ev.State == "" || ev.Deadline.IsZero() || when != Lead && when != Window {
+	isDated := ev.Kind == event.ScheduledMaintenance && ev.State != "" && !ev.Deadline.IsZero()
+	switch {
+	case isDated && sit.rebootIsOver(e): // What is left is EC2's own reboot or stop, at its time.
+		return ev.Deadline.Add(-rule.Lead)
+	case !isDated || when != Lead && when != Window:
 		return time.Time{}
 	}
 	ahead := rule.Lead + rule.Spread
@@ -275,7 +276,7 @@ func (s Settings) start(sit Situation, e state.Entry) time.Time {
 	if e.Acted() {
 		begun = e.ActedFor
 	}
-	if !to.After(begun) || sit.rebootIsOver(e) { // The hours are over, or there are none.
+	if !to.After(begun) { // The hours are over, or there are none.
 		return usual
 	}
 	return from.Add(offset(ev.Instance, to.Sub(from)))
@@ -289,8 +290,12 @@ func (r Rule) reboots(ev event.Event) bool {
 // rebootIsOver reports whether the reboot that was requested for an entry has happened or has not come. If EC2 still lists the event, the rest is
 // left to EC2.
 func (sit Situation) rebootIsOver(e state.Entry) bool {
-	inTime := e.Acted() && e.BootID == sit.BootID && sit.Now.Before(e.RebootAt.Add(rebootTime))
-	return !e.RebootAt.IsZero() && !inTime
+	return !e.RebootAt.IsZero() && !sit.rebootIsUnderWay(e)
+}
+
+// rebootIsUnderWay reports whether the machine may go down at any moment for the reboot that was requested for an entry.
+func (sit Situation) rebootIsUnderWay(e state.Entry) bool {
+	return e.Acted() && e.BootID == sit.BootID && sit.Now.Before(e.RebootAt.Add(rebootTime))
 }
 
 // offset is how much later than the first instance of a fleet an instance begins: whole seconds, less than spread. It depends only on the

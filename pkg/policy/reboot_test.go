@@ -109,11 +109,24 @@ func TestReboot_WhatFollows(t *testing.T) {
 	asked := func(phase state.Phase, details ...detail) []state.Entry {
 		return past(entry(reboot, phase, append(details, actedFor(begun), rebootAt(begun+time.Minute))...))
 	}
+	done, inWindow := reboot, with(event.ScheduledMaintenance, func(r *policy.Rule) {
+		r.Reboot, r.Codes["system-reboot"], r.Window = []string{"system-reboot"}, policy.Window, 2*week
+	})
+	done.State = event.Completed
+	soon := maintenance("a", "system-reboot", 24*time.Hour)
 	const usual = "; again at 167h50m0s"
 	decide(t, []decision{
 		{
 			name: "the machine goes down", rules: settings, known: known(reboot), now: begun + 2*time.Minute, node: emptyNode,
 			past: asked(state.Drained), want: "drain a by 168h0m0s soft; again at 14h11m0s",
+		},
+		{
+			name: "EC2 completes the event before that", rules: settings, known: known(done), now: begun + 2*time.Minute, node: emptyNode,
+			past: asked(state.Drained), want: "wait",
+		},
+		{
+			name: "and the machine does not go down", rules: settings, known: known(done), now: begun + 11*time.Minute, node: emptyNode,
+			past: asked(state.Drained), want: "uncordon a",
 		},
 		{
 			name: "it does not", rules: settings, known: known(reboot), now: begun + 11*time.Minute, node: emptyNode,
@@ -131,6 +144,14 @@ func TestReboot_WhatFollows(t *testing.T) {
 		{
 			name: "it is back, and EC2 lists the event", rules: settings, known: known(reboot), now: begun + 2*time.Minute,
 			past: asked(state.Drained, before), want: "uncordon a" + usual,
+		},
+		{
+			name: "it is back, and EC2 lists the event in its window", rules: inWindow, known: known(reboot), now: begun + 2*time.Minute,
+			past: asked(state.Drained, before), want: "uncordon a" + usual,
+		},
+		{
+			name: "it is back from a reboot by others, hours before EC2's time", rules: inHours(t, "Mon 02:00-05:00 UTC", waits), known: known(soon),
+			now: begun + 2*time.Minute, past: past(entry(soon, state.Drained, before, actedFor(begun))), node: emptyNode, want: "drain a by 24h0m0s soft",
 		},
 		{name: "EC2's own time is waited for", rules: settings, known: known(reboot), now: begun + time.Hour, past: asked(state.Seen), want: "wait" + usual},
 		{

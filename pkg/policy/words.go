@@ -26,7 +26,7 @@ func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 		return "the settings ask for no more than to " + string(action)
 	}
 	if !e.RebootAt.IsZero() {
-		return "what nth requested did not end the event, which is left to EC2"
+		return "the maintenance is not over; EC2 does it at the scheduled time"
 	}
 	return "the event was moved to a later time"
 }
@@ -36,7 +36,7 @@ func (s Settings) Describe(e state.Entry) string {
 	text := e.Event.Summary()
 	p, start := s.plan(e), s.start(Situation{Now: e.Changed, BootID: e.BootID}, e) // Changed stands for now, so that the text is the entry's alone.
 	if !e.RebootAt.IsZero() {
-		text += ", and nth has requested it"
+		text += ", and nth has requested it early"
 	}
 	// Operators have uncordoned the node. Only a drain that was under way continues.
 	releasedForGood := e.Released() && e.Phase != state.Draining

@@ -110,7 +110,7 @@ func TestRecord_ThatIsLostIsFoundOnTheNode(t *testing.T) {
 			s.machine.Forget(t)
 			s.imds.ClearSpot()
 			s.start(t)
-			s.nth.WaitSays(t, "nth had cordoned the node, which its record does not say")
+			s.nth.WaitSays(t, "nth found its own cordon on the node, and no record of it")
 			s.node.WaitUncordoned(t)
 			s.nth.Stop(t)
 			s.mustBearNoClaim(t)

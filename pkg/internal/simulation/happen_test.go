@@ -529,7 +529,7 @@ func (w *world) reboot(h happening) {
 	w.mu.Lock()
 	w.killLocked(w.nth, "in a reboot")
 	w.boot++
-	w.booted = time.Now()
+	w.booted, w.asked = time.Now(), time.Time{}
 	for _, n := range w.notices {
 		w.survive(n)
 	}

@@ -233,8 +233,10 @@ func (w *world) judgeNode(node *corev1.Node) {
 	mine := claimed && !strings.Contains(node.Annotations[drain.CordonAnnotation], `"`+drain.Queue+`"`)
 	labeled := node.Labels[drain.ExcludeLabel] == drain.Host
 	wanted := w.anyNotice(func(n *notice) bool { return w.sure(n, cordoned) })
-	free := !w.anyNotice(func(n *notice) bool { return !w.surelyNot(n) })
-	allLifted := !w.anyNotice(func(n *notice) bool { return !w.surelyNot(n) && n.lifted.IsZero() }) && !free
+	none := !w.anyNotice(func(n *notice) bool { return !w.surelyNot(n) })
+	goesDown := time.Since(w.asked) < 10*time.Minute+slow // for nth's request, even if EC2 has ended the event
+	free := none && !goesDown
+	allLifted := !w.anyNotice(func(n *notice) bool { return !w.surelyNot(n) && n.lifted.IsZero() }) && !none
 	w.judgedLocked(othersUnchanged)
 	if wanted {
 		w.judgedLocked(closedWithReason)
