@@ -293,9 +293,11 @@ func (sit Situation) rebootIsOver(e state.Entry) bool {
 	return !e.RebootAt.IsZero() && !sit.rebootIsUnderWay(e)
 }
 
-// rebootIsUnderWay reports whether the machine may go down at any moment for the reboot that was requested for an entry.
+// rebootIsUnderWay reports whether the machine may go down at any moment for the reboot that was requested for an entry. It does not if work for the
+// entry began again after that.
 func (sit Situation) rebootIsUnderWay(e state.Entry) bool {
-	return e.Acted() && e.BootID == sit.BootID && sit.Now.Before(e.RebootAt.Add(rebootTime))
+	requested := e.Acted() && e.BootID == sit.BootID && !e.RebootAt.Before(e.ActedFor)
+	return requested && sit.Now.Before(e.RebootAt.Add(rebootTime))
 }
 
 // offset is how much later than the first instance of a fleet an instance begins: whole seconds, less than spread. It depends only on the

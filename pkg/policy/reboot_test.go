@@ -159,6 +159,10 @@ func TestReboot_WhatFollows(t *testing.T) {
 			past: asked(state.Seen, before), want: "drain a by 168h0m0s soft",
 		},
 		{
+			name: "it is drained again, and the event is over", rules: settings, known: known(done), now: begun + 3*time.Minute, node: emptyNode,
+			past: past(entry(done, state.Drained, actedFor(begun+2*time.Minute), rebootAt(begun+time.Minute))), want: "uncordon a",
+		},
+		{
 			name: "EC2 has rebooted the machine", rules: settings, known: known(reboot), now: week + time.Minute,
 			past: past(entry(reboot, state.Drained, before, actedFor(week-10*time.Minute), rebootAt(begun))), want: "uncordon a",
 		},

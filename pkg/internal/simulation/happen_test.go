@@ -529,7 +529,7 @@ func (w *world) reboot(h happening) {
 	w.mu.Lock()
 	w.killLocked(w.nth, "in a reboot")
 	w.boot++
-	w.booted, w.asked = time.Now(), time.Time{}
+	w.booted = time.Now()
 	for _, n := range w.notices {
 		w.survive(n)
 	}

@@ -168,7 +168,6 @@ func (i *incarnation) reboot(context.Context) error {
 		return context.Canceled
 	}
 	w.noteLocked("nth %d requests a reboot", i.number)
-	w.asked = time.Now()
 	w.judgedLocked(rebootsDrained, rebootsOnce)
 	recorded := false
 	for _, e := range i.store.Entries() {

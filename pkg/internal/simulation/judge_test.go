@@ -234,8 +234,7 @@ func (w *world) judgeNode(node *corev1.Node) {
 	labeled := node.Labels[drain.ExcludeLabel] == drain.Host
 	wanted := w.anyNotice(func(n *notice) bool { return w.sure(n, cordoned) })
 	none := !w.anyNotice(func(n *notice) bool { return !w.surelyNot(n) })
-	goesDown := time.Since(w.asked) < 10*time.Minute+slow // for nth's request, even if EC2 has ended the event
-	free := none && !goesDown
+	free := none && !w.goesDown()
 	allLifted := !w.anyNotice(func(n *notice) bool { return !w.surelyNot(n) && n.lifted.IsZero() }) && !none
 	w.judgedLocked(othersUnchanged)
 	if wanted {
@@ -267,6 +266,13 @@ func (w *world) judgeNode(node *corev1.Node) {
 	if !node.Spec.Unschedulable && w.cluster.owner != "" {
 		w.violatedLocked(othersUnchanged, "the cordon of %s is gone", w.cluster.owner)
 	}
+}
+
+// goesDown reports whether nth has lately recorded a request to reboot the machine. The node stays closed then, even if EC2 has ended the event.
+func (w *world) goesDown() bool {
+	return w.nth != nil && slices.ContainsFunc(w.nth.store.Entries(), func(e state.Entry) bool {
+		return e.BootID == w.bootID() && !e.RebootAt.IsZero() && w.nth.now().Sub(e.RebootAt) < 10*time.Minute+slow
+	})
 }
 
 // standing describes what is announced and recorded, for a violation.

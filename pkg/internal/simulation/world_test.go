@@ -59,7 +59,6 @@ type world struct {
 	identity time.Time // from when on the kubelet's credential exists
 	rename   func()    // ends the guard that uses the present name of the node; nil before the first guard
 	forgot   time.Time // when the record was lost or put back last
-	asked    time.Time // when nth last requested a reboot in this boot
 	started  int       // how many incarnations have begun
 
 	faults    []*fault
