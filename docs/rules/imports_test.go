@@ -73,17 +73,9 @@ var libraries = []permit{
 }
 
 // pure says what the packages that decide are made of: none of it has an effect, or knows more than it is given.
-var pure = []permit{
-	{what: "cmp", dirs: []string{"pkg/"}},
-	{what: "crypto/sha256", dirs: []string{"pkg/"}},
-	{what: "encoding/hex", dirs: []string{"pkg/"}},
-	{what: "errors", dirs: []string{"pkg/"}},
-	{what: "fmt", dirs: []string{"pkg/"}},
-	{what: "hash/fnv", dirs: []string{"pkg/"}},
-	{what: "slices", dirs: []string{"pkg/"}},
-	{what: "strings", dirs: []string{"pkg/"}},
-	{what: "time", dirs: []string{"pkg/"}},
-}
+var pure = byPackage(map[string][]string{
+	"pkg/": {"cmp", "crypto/sha256", "encoding/hex", "errors", "fmt", "hash/fnv", "slices", "strings", "time"},
+})
 
 var importRules = []rule{
 	{

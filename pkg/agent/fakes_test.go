@@ -38,10 +38,6 @@ type ways struct {
 // script is what a guard reports, and when. If it ends before ctx does, the guard stays and reports nothing more.
 type script func(ctx context.Context, g *guard)
 
-func newNode(t *testing.T, tp *tape) *node {
-	return &node{t: t, tape: tp, ways: ways{guard: empty, uncordon: lifts, claim: claims(nil)}}
-}
-
 // to changes how calls go from now on.
 func (n *node) to(change func(*ways)) {
 	n.mu.Lock()
@@ -267,16 +263,6 @@ func stuck(_ context.Context, g *guard) {
 func after(d time.Duration) script {
 	return func(ctx context.Context, g *guard) {
 		g.close()
-		if rest(ctx, d) {
-			emptied(ctx, g)
-		}
-	}
-}
-
-// resumed guards a node that an earlier process has closed, and that is drained after a while.
-func resumed(d time.Duration) script {
-	return func(ctx context.Context, g *guard) {
-		g.closeAs(state.NodeCordoned, drain.CordonKept)
 		if rest(ctx, d) {
 			emptied(ctx, g)
 		}

@@ -86,30 +86,6 @@ func TestGoal_TheGuardKnowsWhetherANodeWasSeen(t *testing.T) {
 	})
 }
 
-// What was so under the goal before says nothing of an event that has joined.
-func TestGoal_ADrainedNodeIsDrainedForANewEventWhenTheGuardSaysSo(t *testing.T) {
-	each(t, map[string]bool{"reported before it joined": false, "reported late, of the goal before": true}, func(r *rig, late bool) {
-		r.node.toGuard(func(ctx context.Context, g *guard) {
-			g.close()
-			g.drain()
-			old := g.wants()
-			select {
-			case <-g.adjusted:
-			case <-ctx.Done():
-			}
-			if late {
-				g.report(drain.Progress{Kind: state.NodeEmpty, Generation: old.Generation, State: drain.State{Cordoned: true, Ours: true, UID: "node", Drained: true}})
-			}
-			<-ctx.Done()
-		})
-		r.runFor(r.stopping("a", time.Hour))
-		r.announce(r.stopping("a", time.Hour), r.spot("b", 2*time.Minute))
-		r.pass(time.Second)
-		r.wantPhase("a", state.Drained)
-		r.wantPhase("b", state.Draining)
-	})
-}
-
 func TestGoal_ADeadlineThatPassesLeavesTheGuardAtWork(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.node.toGuard(func(ctx context.Context, g *guard) {

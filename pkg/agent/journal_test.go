@@ -73,7 +73,7 @@ func TestJournal_ACordonIsLoggedOnce(t *testing.T) {
 		},
 		"not again after a restart": func(r *rig) string {
 			r.record.entries = []state.Entry{r.drained(r.spot("a", 90*time.Second), state.Draining, "boot-1")}
-			r.node.toGuard(resumed(time.Hour))
+			r.node.toGuard(func(_ context.Context, g *guard) { g.closeAs(state.NodeCordoned, drain.CordonKept) })
 			r.runFor(r.spot("a", 90*time.Second))
 			return ""
 		},

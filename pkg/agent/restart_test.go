@@ -169,25 +169,6 @@ func TestClaim_IsAdopted(t *testing.T) {
 	})
 }
 
-func TestClaim_IsNotAdopted(t *testing.T) {
-	bubble(t, func(r *rig) { // nth-queue takes back its own.
-		r.node.toClaim(func(context.Context) (drain.Claim, bool, error) {
-			return *r.claim(event.RebalanceRecommendation, "boot-1"), false, nil
-		})
-		r.run()
-		r.announce(recommended("b"))
-		r.pass(time.Hour)
-		r.wantTape("put b seen")
-	})
-	t.Run("if the record has it", func(t *testing.T) {
-		bubble(t, func(r *rig) {
-			r.runFor(r.spot("a", time.Minute))
-			r.restart(func() { r.node.toClaim(claims(r.claim(event.SpotInterruption, "boot-1"))) })
-			r.wantTape("guard for a: drain, hard in 1m0s")
-		})
-	})
-}
-
 // Anybody who may write to the Node can write any time there.
 func TestClaim_OfAnIncredibleTimeIsOfNow(t *testing.T) {
 	bubble(t, func(r *rig) {

@@ -66,7 +66,7 @@ func repeat(t *testing.T, times int, f func(r *rig)) {
 			tp := &tape{}
 			r := &rig{
 				t: t, tape: tp, hook: hook, start: time.Now(), heard: &ear{}, board: &board{},
-				node: newNode(t, tp), record: &memory{tape: tp, released: make(chan struct{})}, service: &service{},
+				node: &node{t: t, tape: tp, ways: ways{guard: empty, uncordon: lifts, claim: claims(nil)}}, record: &memory{tape: tp, released: make(chan struct{})}, service: &service{},
 				source: &source{}, ident: &identity{name: "node-a"},
 			}
 			r.cfg = agent.Config{
@@ -285,18 +285,6 @@ func (r *rig) compare(what string, got, want []string) {
 	if !slices.Equal(got, want) {
 		r.t.Errorf("after %s, %s is\n\t%s\nwant\n\t%s", time.Since(r.start), what, strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
 	}
-}
-
-// wantReopened expects that the record says for exactly these events that an operator has uncordoned the node.
-func (r *rig) wantReopened(want ...string) {
-	r.t.Helper()
-	var got []string
-	for _, e := range r.record.Entries() {
-		if e.Released() {
-			got = append(got, e.Event.ID)
-		}
-	}
-	r.compare("what the node was reopened for", got, want)
 }
 
 // tape is the order in which things were done.

@@ -14,21 +14,6 @@ import (
 	"github.com/nth-project/nth/pkg/internal/querytest"
 )
 
-func TestKeeper_HoldsUntilDrainedAndCompletesOnce(t *testing.T) {
-	t.Parallel()
-	bubble(t, []asgtest.Hook{hook, {Name: "greet", Transition: asgtest.Launching}}, func(r *rig) {
-		r.terminate()
-		r.pass(7 * time.Minute)
-		r.wantActions("drain beaten at 0s 1m40s 3m20s 5m0s 6m40s")
-		r.wantReports(found)
-		r.settle(ending, event.Drained)
-		r.pass(time.Hour)
-		r.wantActions("drain beaten at 0s 1m40s 3m20s 5m0s 6m40s, CONTINUE at 7m0s")
-		r.wantCalls("CompleteLifecycleAction", 1)
-		r.wantReports(completed)
-	})
-}
-
 // A group takes minutes to take an instance out of its load balancers, and hooks wait only after that. The node may be drained sooner.
 func TestKeeper_CompletesTheHookInEveryStateOfWaiting(t *testing.T) {
 	t.Parallel()

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -19,7 +16,8 @@ import (
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/asg/asgtest"
 	"github.com/nth-project/nth/pkg/event"
-	awsrole "github.com/nth-project/nth/pkg/role"
+	"github.com/nth-project/nth/pkg/internal/querytest"
+	"github.com/nth-project/nth/pkg/role"
 )
 
 const (
@@ -34,7 +32,7 @@ type rig struct {
 	aws      *asgtest.Service
 	opts     asg.Options
 	settings asg.Settings
-	metadata map[string]string
+	metadata querytest.Metadata
 
 	start  time.Time
 	keeper *asg.Keeper
@@ -53,9 +51,9 @@ func bubble(t *testing.T, hooks []asgtest.Hook, f func(r *rig)) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{
 			t: t, aws: asgtest.New(), start: time.Now(), settings: asg.Settings{Complete: true},
-			metadata: role("ASIAREHEARSALONLY000"),
+			metadata: querytest.MetadataOf(instance, "eu-central-1"),
 		}
-		r.opts = asg.Options{Metadata: r.document, AWS: r.account, Report: r.tell}
+		r.opts = asg.Options{Metadata: r.metadata.Document, AWS: r.account, Report: r.tell}
 		r.aws.AddGroup(group, hooks...)
 		r.aws.AddInstance(group, instance)
 		defer func() {
@@ -68,35 +66,9 @@ func bubble(t *testing.T, hooks []asgtest.Hook, f func(r *rig)) {
 	})
 }
 
-// role is what the metadata service says of the instance and its role.
-func role(key string) map[string]string {
-	credentials := fmt.Sprintf(`{"Code": "Success", "AccessKeyId": %q, "SecretAccessKey": "secret", "Token": "token", "Expiration": "2030-01-01T00:00:00Z"}`, key)
-	return map[string]string{
-		"instance-id": instance, "placement/region": "eu-central-1",
-		"iam/security-credentials/": "nodes", "iam/security-credentials/nodes": credentials,
-	}
-}
-
-func (r *rig) document(_ context.Context, path string) ([]byte, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	body, found := r.metadata[path]
-	if !found {
-		return nil, fs.ErrNotExist
-	}
-	return []byte(body), nil
-}
-
 // account is the instance's role in its region.
 func (r *rig) account(context.Context) (aws.Config, error) {
-	return aws.Config{Region: "eu-central-1", HTTPClient: r, Credentials: awsrole.Credentials(r.document)}, nil
-}
-
-// Do implements aws.HTTPClient.
-func (r *rig) Do(q *http.Request) (*http.Response, error) {
-	said := httptest.NewRecorder()
-	r.aws.ServeHTTP(said, q)
-	return said.Result(), q.Context().Err()
+	return aws.Config{Region: "eu-central-1", HTTPClient: querytest.Client{Handler: r.aws}, Credentials: role.Credentials(r.metadata.Document)}, nil
 }
 
 func (r *rig) tell(n asg.HookReport) {

@@ -16,36 +16,6 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// skews are by how much the API server's clock is before the machine's.
-var skews = []time.Duration{-2 * time.Hour, 0, 2 * time.Hour}
-
-// The cordon was lifted while nth was not there.
-func TestUncordoned_ByTheAPIServersClock(t *testing.T) {
-	t.Parallel()
-	for _, skew := range skews {
-		run(t, skew.String(), func(t *testing.T, s *apitest.Server) {
-			s.SetSkew(skew)
-			opts := drain.Options{ExcludeFromLoadBalancers: true}
-			addHeld(s, pod("old"))
-			time.Sleep(time.Minute)
-			goal := goalWithin(false, plenty)
-			r := start(t, s, opts, goal)
-			r.await(state.PodHeld)
-			r.stop()
-			time.Sleep(time.Minute)
-			s.UncordonAs("kubectl")
-			time.Sleep(time.Minute)
-			s.AddPod(pod("new"), 0)
-			s.Always("evict default/old", nil)
-			again := start(t, s, opts, goal)
-			result := again.succeed()
-			if s.HasPod("default/old") || !s.HasPod("default/new") || result.Cordon != drain.Uncordoned {
-				t.Errorf("the result is %+v; the old pod is there: %t, the new one: %t", result, s.HasPod("default/old"), s.HasPod("default/new"))
-			}
-		})
-	}
-}
-
 func TestUncordoned_Pods(t *testing.T) {
 	t.Parallel()
 	// A drain that is begun again, after a restart say, finds the claim of its own event on a node that takes pods: somebody has

@@ -11,7 +11,7 @@ func TestRights_AreAskedForAsTheyAreUsed(t *testing.T) {
 	t.Parallel()
 	server := startAPIServer(t)
 	id := borrow(t, server.kubeconfig(tokenUser("system:node:a")))
-	server.deny("delete pods")
+	server.set(func() { server.denied["delete pods"] = true })
 	var allowed, refused []string
 	for _, right := range id.Rights() {
 		may, err := id.CheckPermission(t.Context(), right)
@@ -37,7 +37,7 @@ func TestRights_AreAskedForAsTheyAreUsed(t *testing.T) {
 		t.Errorf("refused: %q", refused)
 	}
 	// The Node authorizer lets a kubelet list the pods of its own node only.
-	if got := server.reviewed("list pods"); !strings.Contains(got, `"key":"spec.nodeName","operator":"In","values":["a"]`) {
+	if got := server.reviews["list pods"]; !strings.Contains(got, `"key":"spec.nodeName","operator":"In","values":["a"]`) {
 		t.Errorf("asked for the right to list pods: %s", got)
 	}
 }

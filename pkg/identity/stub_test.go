@@ -120,37 +120,20 @@ func (s *apiServer) review(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusCreated, review)
 }
 
-func (s *apiServer) deny(right string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.denied[right] = true
-}
-
-// reviewed returns the attributes, as JSON, that a right was last asked for with.
-func (s *apiServer) reviewed(right string) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.reviews[right]
-}
-
 func answer(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(body) // The client may be gone.
 }
 
-func (s *apiServer) refuse(status int) {
+// set changes what the server says, or looks at what it was asked.
+func (s *apiServer) set(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.refusal = status
+	change()
 }
 
-// heard returns the requests so far.
-func (s *apiServer) heard() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.requests)
-}
+func (s *apiServer) refuse(status int) { s.set(func() { s.refusal = status }) }
 
 func (s *apiServer) authority() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
@@ -220,13 +203,6 @@ func place(t *testing.T, path string, content []byte) string {
 
 // nodeUser is the prefix of a kubelet's user name.
 const nodeUser = "system:node:"
-
-// rename makes every credential that of a user.
-func (s *apiServer) rename(user string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.renamed = user
-}
 
 // borrow returns the identity that a kubeconfig with that text gives.
 func borrow(t *testing.T, text string) identity.Identity {

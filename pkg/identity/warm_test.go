@@ -24,8 +24,7 @@ func TestKubelet_FollowsARotatedCertificate(t *testing.T) {
 		t.Error("it has another client")
 	}
 	readNode(t, second)
-	requests := server.heard()
-	if last := requests[len(requests)-1]; last != "GET /api/v1/nodes/renamed by system:node:renamed" {
+	if last := server.requests[len(server.requests)-1]; last != "GET /api/v1/nodes/renamed by system:node:renamed" {
 		t.Errorf("the last request was %s", last)
 	}
 }
@@ -50,7 +49,7 @@ func TestKubelet_AsksAgainWhoseTheCredentialIs(t *testing.T) {
 			path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser("system:node:a"))))
 			k := identity.New(identity.Options{Kubeconfig: path})
 			id := identityOf(t, k)
-			server.rename("system:node:b")
+			server.set(func() { server.renamed = "system:node:b" })
 			cause(t, k, id)
 			readNode(t, becomes(t, k, "b"))
 		})

@@ -65,25 +65,6 @@ func TestClient_NamesTroubleInPlainWords(t *testing.T) {
 	}
 }
 
-// A token that the service has dropped before its time (a reboot of the service, a clock set back) costs one look.
-func TestClient_RenewsARefusedToken(t *testing.T) {
-	ec2 := serve(announced)
-	bubble(t, spotOnly, ec2, func(t *testing.T, sink *sink) {
-		time.Sleep(time.Second)
-		for range 3 {
-			before, began := len(ec2.times("token")), time.Now()
-			ec2.once(spotPath, answer{status: 401})
-			time.Sleep(2 * time.Second)
-			if got := len(ec2.times("token")) - before; got != 1 {
-				t.Errorf("asked for %d tokens, want 1", got)
-			}
-			if troubles := sink.troublesSince(event.SpotInterruption, began); len(troubles) != 1 {
-				t.Errorf("%d troubles, want 1", len(troubles))
-			}
-		}
-	})
-}
-
 // IMDSv1 is never fallen back to: not when tokens are refused, nor later.
 func TestClient_AsksNothingWithoutAToken(t *testing.T) {
 	for _, status := range []int{400, 401, 403, 404, 405, 500} {

@@ -83,7 +83,6 @@ type answer struct {
 type service struct {
 	mu      sync.Mutex
 	answers map[string]answer
-	next    map[string]answer // for one request
 	asked   map[string][]time.Time
 	now     map[string]int // requests under way
 	most    map[string]int // the most of them at once
@@ -93,8 +92,7 @@ type service struct {
 // serve makes a service with the documents.
 func serve(documents map[string]string) *service {
 	s := &service{
-		answers: map[string]answer{}, next: map[string]answer{},
-		asked: map[string][]time.Time{}, now: map[string]int{}, most: map[string]int{},
+		answers: map[string]answer{}, asked: map[string][]time.Time{}, now: map[string]int{}, most: map[string]int{},
 	}
 	for path, body := range documents {
 		s.answers[path] = answer{status: 200, body: body}
@@ -107,13 +105,6 @@ func (s *service) say(path string, a answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answers[path] = a
-}
-
-// once changes what the service answers to the next request for a path.
-func (s *service) once(path string, a answer) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.next[path] = a
 }
 
 // unsay makes a document absent.
@@ -169,10 +160,6 @@ func (s *service) enter(path string, r *http.Request) answer {
 	s.most[path] = max(s.most[path], s.now[path])
 	if path != "token" && r.Header.Get("X-Aws-Ec2-Metadata-Token") == "" {
 		s.bare = append(s.bare, path)
-	}
-	if a, ok := s.next[path]; ok {
-		delete(s.next, path)
-		return a
 	}
 	return s.answers[path]
 }
@@ -235,10 +222,4 @@ func (s *sink) last(kind event.Kind) (events []event.Event, ok bool) {
 		return nil, false
 	}
 	return snapshots[len(snapshots)-1].events, true
-}
-
-// troublesSince returns the troubles of a kind that were delivered after a moment.
-func (s *sink) troublesSince(kind event.Kind, then time.Time) []delivery {
-	_, troubles := s.of(kind)
-	return slices.DeleteFunc(troubles, func(d delivery) bool { return !d.at.After(then) })
 }

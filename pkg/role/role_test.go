@@ -31,6 +31,7 @@ import (
 	nthec2 "github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/ec2/ec2test"
 	"github.com/nth-project/nth/pkg/internal/pipetest"
+	"github.com/nth-project/nth/pkg/internal/querytest"
 	"github.com/nth-project/nth/pkg/role"
 	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/targets"
@@ -174,19 +175,7 @@ func TestUnhurried_ReadsAnEarlyAnswerWhole(t *testing.T) {
 }
 
 // metadata is a metadata service in a region.
-func metadata(region string) role.Metadata {
-	documents := map[string]string{
-		"instance-id": "i-1", "placement/region": region, "iam/security-credentials/": "nodes",
-		"iam/security-credentials/nodes": `{"Code": "Success", "AccessKeyId": "ASIAREHEARSALONLY000", "SecretAccessKey": "secret", "Token": "token", "Expiration": "2099-01-01T00:00:00Z"}`,
-	}
-	return func(_ context.Context, path string) ([]byte, error) {
-		body, found := documents[path]
-		if !found {
-			return nil, fs.ErrNotExist
-		}
-		return []byte(body), nil
-	}
-}
+func metadata(region string) role.Metadata { return querytest.MetadataOf("i-1", region).Document }
 
 // refusing is an AWS that refuses everything, and keeps the hosts that were asked.
 type refusing struct {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +18,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 
+	"github.com/nth-project/nth/pkg/internal/querytest"
 	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/sqs/sqstest"
 )
@@ -37,13 +37,6 @@ type rig struct {
 	trouble []error
 }
 
-// Do implements aws.HTTPClient.
-func (r *rig) Do(q *http.Request) (*http.Response, error) {
-	said := httptest.NewRecorder()
-	r.ServeHTTP(said, q)
-	return said.Result(), q.Context().Err()
-}
-
 // visibility is how long a message is hidden.
 const visibility = 20 * time.Second
 
@@ -54,7 +47,7 @@ func bubble(t *testing.T, f func(r *rig)) {
 		r := &rig{Service: sqstest.New(), t: t, stop: func() {}}
 		r.opts = sqs.Options{
 			URL: "http://sqs.test" + sqstest.Path, Visibility: visibility,
-			AWS: aws.Config{Region: "eu-central-1", Credentials: aws.AnonymousCredentials{}, HTTPClient: r},
+			AWS: aws.Config{Region: "eu-central-1", Credentials: aws.AnonymousCredentials{}, HTTPClient: querytest.Client{Handler: r}},
 			Report: func(report sqs.Report) {
 				r.mu.Lock()
 				defer r.mu.Unlock()

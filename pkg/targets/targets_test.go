@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/http"
 	"slices"
 	"strings"
@@ -31,7 +30,7 @@ const (
 type rig struct {
 	t        *testing.T
 	elb      *elbtest.Service
-	metadata map[string]string
+	metadata querytest.Metadata
 	groups   []string
 	server   *pipetest.Server
 
@@ -42,12 +41,9 @@ type rig struct {
 func bubble(t *testing.T, f func(r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t, elb: elbtest.New(), metadata: map[string]string{
-			"instance-id": instance, "placement/region": "eu-central-1", "mac": "0a:1b", "network/interfaces/macs/0a:1b/vpc-id": elbtest.VPC,
-			"iam/security-credentials/": "nodes",
-			"iam/security-credentials/nodes": `{"Code": "Success", "AccessKeyId": "ASIAREHEARSALONLY000", "SecretAccessKey": "secret", "Token": "token",
-				"Expiration": "2030-01-01T00:00:00Z"}`,
-		}}
+		r := &rig{t: t, elb: elbtest.New(), metadata: querytest.MetadataOf(instance, "eu-central-1")}
+		r.metadata["mac"], r.metadata["network/interfaces/macs/0a:1b/vpc-id"] = "0a:1b", elbtest.VPC
+
 		r.server = pipetest.Serve(r.elb)
 		defer r.server.Close()
 		f(r)
@@ -61,21 +57,13 @@ func (r *rig) group(name string, g elbtest.Group) string {
 	return arn
 }
 
-func (r *rig) document(_ context.Context, path string) ([]byte, error) {
-	body, found := r.metadata[path]
-	if !found {
-		return nil, fs.ErrNotExist
-	}
-	return []byte(body), nil
-}
-
 func (r *rig) targets() *targets.Targets {
 	account := aws.Config{
-		Region: "eu-central-1", BaseEndpoint: aws.String("http://elb.test"), Credentials: role.Credentials(r.document),
+		Region: "eu-central-1", BaseEndpoint: aws.String("http://elb.test"), Credentials: role.Credentials(r.metadata.Document),
 		HTTPClient: role.Unhurried(&http.Client{Transport: &http.Transport{DialContext: r.server.Dial}}),
 	}
 	return targets.New(targets.Options{
-		Groups: r.groups, Metadata: r.document, AWS: func(context.Context) (aws.Config, error) { return account, nil },
+		Groups: r.groups, Metadata: r.metadata.Document, AWS: func(context.Context) (aws.Config, error) { return account, nil },
 	})
 }
 
