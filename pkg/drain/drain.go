@@ -124,7 +124,7 @@ func (n *Node) OptedOut(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("reading node %q: %w", n.name, err)
 	}
-	return mayNotEvict(node), nil
+	return MayNotEvict(node), nil
 }
 
 // Goal is the state that a guard brings its node to, and by when. pkg/agent makes it from a policy.Goal.

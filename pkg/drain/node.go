@@ -192,7 +192,7 @@ func (n *Node) look(ctx context.Context, goal Goal, before memory) view {
 func (n *Node) viewOf(node *corev1.Node, goal Goal, before memory) view {
 	claimIsOurs := n.claimIsOurs(node)
 	v := view{
-		uid: node.UID, node: node, mayNotEvict: mayNotEvict(node), unschedulable: node.Spec.Unschedulable,
+		uid: node.UID, node: node, mayNotEvict: MayNotEvict(node), unschedulable: node.Spec.Unschedulable,
 		foreignClaim: node.Spec.Unschedulable && hasClaim(node) && !claimIsOurs, autoscaled: autoscaled(node), claim: node.Annotations[CordonAnnotation],
 		labeled: node.Labels[ExcludeLabel] == n.opts.Writer, uncordoned: wasUncordoned(node, before.view),
 	}
@@ -330,8 +330,8 @@ func MayNotCordon(node *corev1.Node) bool {
 	return action == LeaveNode || action == OnlyNotify
 }
 
-// mayNotEvict reports whether operators opted the node's pods out (ActionAnnotation).
-func mayNotEvict(node *corev1.Node) bool {
+// MayNotEvict reports whether operators opted the node's pods out (ActionAnnotation).
+func MayNotEvict(node *corev1.Node) bool {
 	action := node.Annotations[ActionAnnotation]
 	return MayNotCordon(node) || action == OnlyCordon
 }

@@ -2,6 +2,7 @@ package ec2
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
@@ -21,9 +22,12 @@ const (
 	Terminate Request = "ec2:TerminateInstances"
 )
 
+// ErrUnanswered means that EC2 has not said what became of a request that changes an instance.
+var ErrUnanswered = errors.New("EC2 has not answered")
+
 // Change makes a request about an instance. If try is set, EC2 changes nothing, and an error says why it would refuse.
 //
-// The request is repeated only if EC2 has throttled it. If the answer is lost, EC2 may have carried out the request.
+// The request is repeated only if EC2 has throttled it. The error wraps ErrUnanswered if EC2 may have carried out the request nevertheless.
 func (c *Catalog) Change(ctx context.Context, request Request, id string, try bool) error {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -31,10 +35,13 @@ func (c *Catalog) Change(ctx context.Context, request Request, id string, try bo
 	if try && role.Code(err) == "DryRunOperation" {
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("asking EC2 to change %s: %w", id, explain(string(request), err))
+	switch {
+	case err == nil:
+		return nil
+	case role.Code(err) == "":
+		return fmt.Errorf("%w: asking EC2 to change %s: %w", ErrUnanswered, id, explain(string(request), err))
 	}
-	return nil
+	return fmt.Errorf("asking EC2 to change %s: %w", id, explain(string(request), err))
 }
 
 // request makes a request about an instance, and returns the SDK's error. A try always has one: see role.Right.

@@ -225,7 +225,7 @@ func (w *way) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // before calls do before each request of a kind is answered: "list" or watch Nodes; "get", "taint" or "change" one; "evict" or "delete"
-// a pod; "make" or "renew" the Lease. What it returns is answered instead, if it is not nil.
+// a pod, or "evict NAME"; "make" or "renew" the Lease. What it returns is answered instead, if it is not nil.
 func (c *cluster) before(what string, do func(times int) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -435,7 +435,7 @@ func (c *cluster) gone() []runtime.Object {
 
 // evict begins the end of a pod.
 func (c *cluster) evict(w http.ResponseWriter, r *http.Request) {
-	if c.begins(w, "evict") {
+	if c.begins(w, "evict") || c.begins(w, "evict "+r.PathValue("name")) {
 		return
 	}
 	pods, name := c.store.CoreV1().Pods(r.PathValue("namespace")), r.PathValue("name")

@@ -29,14 +29,16 @@ type knowledge struct {
 	// stays is why instances cannot be stopped, and asked are the requests that change instances.
 	stays   map[string]string
 	refused bool                                       // whether IAM refuses those requests
+	silent  bool                                       // whether EC2 does not answer when they are only tried
 	change  func(request ec2.Request, id string) error // carries such a request out, if set
 	asked   []string
+	broken  error // why EC2 cannot start instances
 }
 
 // Change implements fleet.EC2.
 func (k *knowledge) Change(_ context.Context, request ec2.Request, id string, try bool) error {
 	k.mu.Lock()
-	refused, change := k.refused, k.change
+	refused, silent, change := k.refused, k.silent, k.change
 	if !try {
 		k.asked = append(k.asked, strings.TrimPrefix(string(request), "ec2:"))
 	}
@@ -44,6 +46,8 @@ func (k *knowledge) Change(_ context.Context, request ec2.Request, id string, tr
 	switch {
 	case refused:
 		return fmt.Errorf("%w: %s", ec2.ErrRefused, request)
+	case silent && try:
+		return fmt.Errorf("%w: %s", ec2.ErrUnanswered, request)
 	case try || change == nil:
 		return nil
 	}

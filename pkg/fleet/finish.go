@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -64,17 +65,29 @@ func needs(request ec2.Request) []ec2.Request {
 const markAnnotation = kube.KeyPrefix + "maintenance-requested"
 
 // mark says that EC2 was asked to carry out a Node's maintenance, or is about to be asked. It is on the Node before the request, and stays as long as
-// EC2 lists one of the events. So no leader makes a second request for an event.
+// EC2 lists one of the events, and until their own time. So no leader makes a second request for an event.
 type mark struct {
 	Events  []string    `json:"events"`
 	Request ec2.Request `json:"request"`
 	BootID  string      `json:"boot_id"`
 	Since   time.Time   `json:"since"`
+	Until   time.Time   `json:"until,omitzero"` // the latest deadline of the events
+}
+
+// annotation returns a patch that writes the mark.
+func (m mark) annotation() map[string]any {
+	text, _ := json.Marshal(m) // Texts and times always encode.
+	return annotation(markAnnotation, string(text))
 }
 
 // claims reports whether the node is cordoned for an event for which the mark's request was made. After a later cordon, the event is left to EC2.
 func (m mark) claims(event string, on node) bool {
 	return slices.Contains(m.Events, event) && on.hasOwnCordon && on.cordon.Names(event) && m.Since.After(on.cordon.Since)
+}
+
+// isRequested reports whether the node is cordoned for maintenance that EC2 was asked to carry out.
+func (on node) isRequested() bool {
+	return slices.ContainsFunc(on.mark.Events, func(id string) bool { return on.mark.claims(id, on) })
 }
 
 // verdict says whether nth-queue may make a request about an instance, by what EC2 said at a time.
@@ -90,16 +103,18 @@ const (
 	requestTime = time.Minute
 	// listTime is how old EC2's list of events may be when a request is made.
 	listTime = 3 * pollInterval
-	// startTime is how long after a stop nth-queue starts the instance. Later, somebody else may have stopped it.
-	startTime = time.Hour
 )
 
 // rulesFor returns the rules for events of an instance. They let the policy finish those that EC2 lists and for which nth-queue may make the request.
-func (t *term) rulesFor(inst *instance, events []event.Event) policy.Settings {
+// They do not if operators have opted the node out, or others have cordoned it.
+func (t *term) rulesFor(inst *instance, on node, events []event.Event) policy.Settings {
 	t.mu.Lock()
 	planned := t.truth.listed[inst.id].Planned
 	t.mu.Unlock()
 	rules := t.opts.Policy
+	if on.optedOut || on.unschedulable && !on.hasOwnCordon {
+		return rules
+	}
 	var codes []string
 	for _, ev := range events { // An instance that is not managed has none.
 		request := t.requestFor(ev)
@@ -177,50 +192,77 @@ func (t *term) refusal(id string, request ec2.Request) (string, error) {
 	return "", nil
 }
 
-// takesTurn reports whether the goal of a session is maintenance that nth-queue finishes, so that the session waits for the turn of its group. past is
-// the record. When only the rule's Lead is left before the maintenance, nothing waits any more. The term's mutex is held.
-func (s *session) takesTurn(past []state.Entry) bool {
-	rule := s.rules[event.ScheduledMaintenance]
-	return s.goal.Action == policy.Drain && !slices.ContainsFunc(s.goal.Events, func(id string) bool {
-		e, _ := policy.Find(past, id)
-		known := s.events[id]
-		isFinished := known != nil && known.Kind == event.ScheduledMaintenance && slices.Contains(rule.Reboot, known.Code) && e.RebootAt.IsZero()
-		return !isFinished || time.Until(known.Deadline) <= rule.Lead
+// finishing reports whether a goal for a node is maintenance that nth-queue finishes, so that its session waits for the turn of the node's group. past is
+// the record. When only the rule's Lead is left before the maintenance, nothing waits any more.
+func finishing(rules policy.Settings, goal policy.Goal, on node, events []event.Event, past []state.Entry) bool {
+	rule := rules[event.ScheduledMaintenance]
+	return goal.Action == policy.Drain && !slices.ContainsFunc(goal.Events, func(id string) bool {
+		at := slices.IndexFunc(events, func(ev event.Event) bool { return ev.ID == id })
+		e, recorded := policy.Find(past, id)
+		wasEnded := !e.RebootAt.IsZero() || e.Released() || e.Acted() && e.BootID != on.bootID
+		isFinished := at >= 0 && events[at].Kind == event.ScheduledMaintenance && slices.Contains(rule.Reboot, events[at].Code)
+		return !isFinished || recorded && wasEnded || time.Until(events[at].Deadline) <= rule.Lead
 	})
+}
+
+// drainedAgain returns the record past for a session that finishes maintenance. The drain begins again for those of the goal's events for which the node
+// was drained before nth-queue could finish them: another event was in the way, or a permission was missing. It adds these events to due.
+func drainedAgain(past []state.Entry, goal policy.Goal, due map[string]bool) []state.Entry {
+	past = slices.Clone(past)
+	for i, e := range past {
+		if slices.Contains(goal.Events, e.Event.ID) && e.Phase == state.Drained {
+			past[i].Phase, past[i].Changed, due[e.Event.ID] = state.Draining, time.Now(), true
+		}
+	}
+	return past
 }
 
 // turn returns the UID of the Node in a group for which nth-queue finishes maintenance; "" if there is none. Its turn lasts from the beginning of the
 // drain until it is uncordoned or gone. The term's mutex is held.
 func (t *term) turn(group string) types.UID {
-	ids := map[types.UID]string{} // the instances of silent Nodes
+	known := map[types.UID]*instance{}
 	for _, inst := range t.instances {
-		ids[inst.node.uid] = inst.id
-		if s := inst.drain; s != nil && s.stage != waiting && s.inTurn && s.node.group == group {
+		known[inst.node.uid] = inst
+		s := inst.drain
+		if s != nil && s.stage != waiting && s.inTurn && s.node.group == group && (s.stage != working || !s.leftAlone()) {
 			return s.node.uid
 		}
 	}
 	var first node
 	for _, n := range t.nodes.all() {
-		isRequested := slices.ContainsFunc(n.mark.Events, func(id string) bool { return n.mark.claims(id, n) })
-		isHolder := n.group == group && n.hasOwnCordon && n.unschedulable && (isRequested || t.finishesNext(cmp.Or(n.instance, ids[n.uid]), n))
-		if isHolder && isRequested {
-			return n.uid
+		if n.group != group || !n.hasOwnCordon || !n.unschedulable {
+			continue
 		}
-		if isHolder && (first.uid == "" || n.name < first.name) { // Several may be cordoned since before the setting.
+		var isNext bool
+		switch inst := known[n.uid]; {
+		case inst != nil && inst.judged:
+			n.mark = inst.node.mark
+			isNext = inst.drain != nil && inst.drain.inTurn
+		default: // An earlier leader may have begun.
+			isNext = t.finishesNext(n)
+		}
+		switch {
+		case n.isRequested():
+			return n.uid
+		case isNext && (first.uid == "" || n.name < first.name): // Several may be cordoned since before the setting.
 			first = n
 		}
 	}
 	return first.uid
 }
 
-// finishesNext reports whether the node of an instance is cordoned for maintenance that nth-queue is to finish. The term's mutex is held.
-func (t *term) finishesNext(id string, on node) bool {
-	inst := t.instances[id]
-	return slices.ContainsFunc(t.truth.listed[id].Planned, func(ev event.Event) bool {
-		request := t.requestFor(ev)
-		isRefused := inst != nil && inst.verdicts[request].refusal != ""
-		return request != "" && !isRefused && on.cordon.Names(ev.ID) && !slices.Contains(on.mark.Events, ev.ID)
-	})
+// finishesNext reports whether all events that a node is cordoned for are in EC2's list, and are maintenance that nth-queue finishes. The instance need
+// not be known. The term's mutex is held.
+func (t *term) finishesNext(on node) bool {
+	next := 0
+	for _, status := range t.truth.listed {
+		for _, ev := range status.Planned {
+			if on.cordon.Names(ev.ID) && t.requestFor(ev) != "" && !slices.Contains(on.mark.Events, ev.ID) {
+				next++
+			}
+		}
+	}
+	return next > 0 && next >= len(on.cordon.Events)
 }
 
 // mark implements record.mark: it writes the mark for entries whose node is drained, in a goroutine.
@@ -242,13 +284,17 @@ func (s *session) writeMark(ctx context.Context, entries []state.Entry) error {
 	t.mu.Lock()
 	planned, looked, turn := t.truth.listed[s.instance.id].Planned, t.truth.looked, t.turn(s.node.group)
 	t.mu.Unlock()
-	next := mark{BootID: s.node.bootID}
+	next, until := mark{BootID: s.node.bootID}, []time.Time(nil)
 	for _, e := range entries {
 		isListed := slices.ContainsFunc(planned, func(ev event.Event) bool { return ev.ID == e.Event.ID && ev.State == event.Pending })
-		if !isListed || time.Since(looked) > listTime {
-			return errors.New("EC2 does not list the event now")
+		if age := time.Since(looked).Round(time.Second); age > listTime {
+			return fmt.Errorf("the last answer of EC2 that lists the event is %s old", age)
+		}
+		if !isListed {
+			return errors.New("EC2 does not list the event any more")
 		}
 		next.Events = append(next.Events, e.Event.ID)
+		until = append(until, e.Event.Deadline)
 		if request := t.requestFor(e.Event); request != ec2.Reboot || next.Request == "" { // A stop carries out a reboot, too.
 			next.Request = request
 		}
@@ -258,7 +304,7 @@ func (s *session) writeMark(ctx context.Context, entries []state.Entry) error {
 	case t.opts.DryRun:
 		return nil
 	case turn != "" && turn != s.node.uid:
-		return errors.New("nth-queue carries out the maintenance of another node of the group")
+		return errors.New("it is the turn of another node in the same group")
 	}
 	if refusal, err := t.refusal(s.instance.id, next.Request); err != nil || refusal != "" { // The instance may have joined a group since.
 		return cmp.Or(err, errors.New(refusal))
@@ -277,25 +323,38 @@ func (s *session) writeMark(ctx context.Context, entries []state.Entry) error {
 				next.Events = append(next.Events, id)
 			}
 		}
-		text, _ := json.Marshal(next) // Texts and a time always encode.
-		return annotation(markAnnotation, string(text))
+		next.Until = slices.MaxFunc(append(until, on.mark.Until), time.Time.Compare)
+		return next.annotation()
 	})
-	if err == nil && !written {
+	if err != nil {
+		return err
+	}
+	if !written {
 		return errors.New("the node does not have nth-queue's cordon, or was rebooted since")
 	}
-	return err
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.instance.node.mark = next // The watch may not show the mark yet.
+	return nil
 }
 
-// carryOut makes the request for which the Node has the mark. It implements agent.Config.Reboot.
+// carryOut makes the request for which the Node has the mark. It implements agent.Config.Reboot. A missing answer is no error: what EC2 has done shows
+// in the Node's boot ID, or in the state of the instance.
 func (s *session) carryOut(ctx context.Context) error {
 	t := s.term
 	defer s.asked.Store(true)
 	if err := t.MayWrite(); err != nil {
 		return err
 	}
-	t.opts.Log.WithField(fieldNode, s.node.name).Infof("calling %s for %s", s.request, s.instance.id)
+	log := t.opts.Log.WithField(fieldNode, s.node.name)
+	log.Infof("calling %s for %s, ahead of EC2's scheduled maintenance", s.request, s.instance.id)
 	const try = false
-	return t.opts.EC2.Change(ctx, s.request, s.instance.id, try)
+	err := t.opts.EC2.Change(ctx, s.request, s.instance.id, try)
+	if errors.Is(err, ec2.ErrUnanswered) {
+		log.Warnf("EC2's answer to %s for %s is missing (%s); it may act all the same", s.request, s.instance.id, err)
+		return nil
+	}
+	return err
 }
 
 // requesting reports whether the request for an event may still be made or under way, so that the session has to last.
@@ -329,46 +388,68 @@ func (on node) requested(recorded []state.Entry, announced []event.Event) (entri
 	return entries
 }
 
-// startStopped starts an instance that nth-queue has stopped for maintenance. It returns when to look again; 0 if only after news.
-func (t *term) startStopped(inst *instance, on node) time.Duration {
-	m := on.mark
-	if m.Request != ec2.Stop || m.BootID != on.bootID || !on.hasOwnCordon || on.ready || time.Since(m.Since) > startTime || t.opts.DryRun {
+// startStopped starts an instance that nth-queue has stopped for maintenance, even if its Node was deleted meanwhile. The stop is nth-queue's own if the
+// instance was not started since the mark. startStopped returns when to look again; 0 if only after news.
+func (t *term) startStopped(inst *instance) time.Duration {
+	t.mu.Lock()
+	on, trouble := inst.node, inst.notStarted
+	t.mu.Unlock()
+	isDown := on.uid == "" || !on.ready
+	if !isDown || on.mark.Request != ec2.Stop || !on.isRequested() || t.opts.DryRun {
 		return 0
 	}
 	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
 	defer cancel()
-	found, _, err := t.opts.EC2.LookNow(ctx, inst.id)
+	found, known, err := t.opts.EC2.LookNow(ctx, inst.id)
+	isOver := !known || found.Gone() || t.toLocalClock(found.Launched).After(on.mark.Since)
+	if err == nil && isOver {
+		return 0
+	}
+	log := t.opts.Log.WithField(fieldNode, on.name)
 	if err == nil && found.State == "stopped" {
-		t.opts.Log.WithField(fieldNode, on.name).Infof("calling %s for %s", ec2.Start, inst.id)
 		const try = false
-		err = t.opts.EC2.Change(ctx, ec2.Start, inst.id, try)
+		if err = t.opts.EC2.Change(ctx, ec2.Start, inst.id, try); err == nil {
+			log.Infof("started the instance %s, which was stopped ahead of EC2's scheduled maintenance", inst.id)
+		}
 	}
+	said := ""
 	if err != nil && t.ctx.Err() == nil {
-		t.opts.Log.WithField(fieldNode, on.name).Warnf("cannot ask EC2 about %s (%s): %s; retrying", inst.id, "its start after maintenance", err)
+		if said = err.Error(); !kube.EqualIgnoringDigits(said, trouble) {
+			log.Errorf("cannot start the stopped instance %s: %s; retrying every minute", inst.id, err)
+		}
 	}
-	return askPause
+	t.mu.Lock()
+	inst.notStarted = said
+	t.mu.Unlock()
+	return min(max(time.Since(on.mark.Since)/2, askPause), pollInterval)
 }
 
-// removeMark takes the mark off an open Node once EC2 does not list its events any more. It returns when to try again; 0 if that is not needed.
-func (t *term) removeMark(inst *instance, on node) time.Duration {
+// syncMark keeps the mark on the Node while EC2 lists one of its events, and until their own time: EC2's list may have a gap, and the Node may be
+// registered again. Then it takes the mark off an open Node. It returns when to try again; 0 if that is not needed.
+func (t *term) syncMark(inst *instance, on node) time.Duration {
 	t.mu.Lock()
-	polled := !t.truth.lookedBefore.IsZero()
-	planned := slices.Concat(t.truth.listed[inst.id].Planned, t.truth.before[inst.id].Planned)
-	t.mu.Unlock()
-	stands := slices.ContainsFunc(planned, func(ev event.Event) bool {
+	isListed := t.truth.looked.IsZero() || slices.ContainsFunc(t.truth.listed[inst.id].Planned, func(ev event.Event) bool {
 		return ev.State == event.Pending && slices.Contains(on.mark.Events, ev.ID)
 	})
-	if len(on.mark.Events) == 0 || on.hasOwnCordon || !polled || stands {
+	stands := on.hasOwnCordon || isListed || time.Now().Before(on.mark.Until)
+	if !stands {
+		inst.node.mark = mark{}
+	}
+	t.mu.Unlock()
+	if len(on.mark.Events) == 0 {
 		return 0
 	}
 	patchFor := func(now *corev1.Node) map[string]any {
-		if _, found := now.Annotations[markAnnotation]; !found {
+		switch isMarked := now.Annotations[markAnnotation] != ""; {
+		case isMarked == stands:
 			return nil
+		case stands:
+			return on.mark.annotation()
 		}
 		return annotation(markAnnotation, "")
 	}
 	if err := t.change(t.ctx, on, nil, patchFor); err != nil {
-		t.opts.Log.WithField(fieldNode, on.name).Debugf("cannot take the mark off: %s; retrying", err)
+		t.opts.Log.WithField(fieldNode, on.name).Debugf("cannot write the annotation %s: %s; retrying", markAnnotation, err)
 		return firstPause
 	}
 	return 0

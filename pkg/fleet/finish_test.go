@@ -15,6 +15,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/sqs"
 )
 
 // finishRow is maintenance whose node is drained at once.
@@ -27,6 +28,9 @@ type finishRow struct {
 	said   string
 }
 
+// marked is the annotation by which a Node says what EC2 was asked.
+const marked = "nth-project.github.io/maintenance-requested"
+
 // goesDown has the node's machine down for a minute, and then up in another boot.
 func (c *cluster) goesDown(name, boot string) {
 	ready := func(status corev1.ConditionStatus, boot string) {
@@ -35,6 +39,16 @@ func (c *cluster) goesDown(name, boot string) {
 	ready(corev1.ConditionUnknown, c.node(name).Status.NodeInfo.BootID)
 	time.Sleep(time.Minute)
 	ready(corev1.ConditionTrue, boot)
+}
+
+// registersAgain has the Node registered again five minutes later.
+func (c *cluster) registersAgain(boot string) {
+	time.Sleep(5 * time.Minute)
+	c.remove("a")
+	time.Sleep(10 * time.Second)
+	n := nodeOf("a", instance)
+	n.UID, n.Status.NodeInfo.BootID = "again", boot
+	c.add(n, podOn("a", "two"))
 }
 
 // carriesOut has EC2 carry out requests: the machine goes down for a minute, and EC2 lists its events no more.
@@ -73,15 +87,22 @@ func finishing(says *knowledge, finish fleet.Finish) func(*fleet.Options) {
 func TestFinish_ByTheRequestForTheCode(t *testing.T) {
 	const once = "is left to EC2"
 	each(t, map[string]finishRow{
-		"wait":                         {"wait", "system-reboot", nil, "", false, ""},
-		"a reboot":                     {"reboot", "system-reboot", nil, "RebootInstances", true, ""},
-		"a reboot that EC2 keeps":      {"reboot", "instance-reboot", nil, "", false, ""},
-		"no reboot for a stop":         {"reboot", "instance-stop", nil, "", false, ""},
-		"a reboot, with stop-start":    {"stop-start", "system-reboot", nil, "RebootInstances", true, ""},
-		"a stop and a start":           {"stop-start", "instance-stop", nil, "StopInstances StartInstances", true, ""},
-		"a stop, for a retirement":     {"stop-start", "instance-retirement", nil, "StopInstances StartInstances", true, ""},
-		"no stop of a group's":         {"stop-start", "instance-stop", func(_ *cluster, k *knowledge) { k.stays = map[string]string{instance: "its group"} }, "", false, once + ": its group"},
+		"wait":                      {"wait", "system-reboot", nil, "", false, ""},
+		"a reboot":                  {"reboot", "system-reboot", nil, "RebootInstances", true, ""},
+		"a reboot that EC2 keeps":   {"reboot", "instance-reboot", nil, "", false, ""},
+		"no reboot for a stop":      {"reboot", "instance-stop", nil, "", false, ""},
+		"a reboot, with stop-start": {"stop-start", "system-reboot", nil, "RebootInstances", true, ""},
+		"a stop and a start":        {"stop-start", "instance-stop", nil, "StopInstances StartInstances", true, ""},
+		"a stop, for a retirement":  {"stop-start", "instance-retirement", nil, "StopInstances StartInstances", true, ""},
+		"no stop of a group's":      {"stop-start", "instance-stop", func(_ *cluster, k *knowledge) { k.stays = map[string]string{instance: "its group"} }, "", false, once + ": its group"},
+		"it joins a group meanwhile": {"stop-start", "instance-stop", func(c *cluster, k *knowledge) {
+			c.before("evict", func(int) error {
+				k.say(func(k *knowledge) { k.stays = map[string]string{instance: "its group"} })
+				return nil
+			})
+		}, "", false, "its group; EC2 does it at the scheduled time"},
 		"no stop without EC2's answer": {"stop-start", "system-maintenance", func(_ *cluster, k *knowledge) { k.refused = true }, "", false, once + ": IAM does not allow the request: ec2:StopInstances"},
+		"no answer is no permission":   {"reboot", "system-reboot", func(_ *cluster, k *knowledge) { k.silent = true }, "", false, ""},
 		"a termination":                {"replace", "instance-retirement", nil, "TerminateInstances", true, ""},
 		"without the right":            {"reboot", "system-reboot", func(_ *cluster, k *knowledge) { k.refused = true }, "", false, once + ": IAM does not allow the request: ec2:RebootInstances"},
 	}, func(t *testing.T, c *cluster, row finishRow) {
@@ -96,13 +117,14 @@ func TestFinish_ByTheRequestForTheCode(t *testing.T) {
 		if got := strings.Join(says.requests(), " "); got != row.want {
 			t.Errorf("the requests were %q, want %q", got, row.want)
 		}
-		if n := strings.Count(r.log.String(), once); row.said != "" && n != 1 || !strings.Contains(r.log.String(), row.said) {
-			t.Errorf("it was said %d times that it %s:\n%s", n, once, r.log)
+		if n := strings.Count(r.log.String(), cmp.Or(row.said, once)); row.said != "" && n != 1 {
+			t.Errorf("it was said %d times: %s:\n%s", n, row.said, r.log)
 		}
 		if row.finish == "replace" {
 			return
 		}
 		n := c.node("a")
+		delete(n.Annotations, marked)
 		if n.Spec.Unschedulable == row.open || row.open && len(n.Annotations) > 0 || len(c.podsOn("a")) > 0 {
 			t.Errorf("the node is unschedulable: %t, has the annotations %v and the pods %q", n.Spec.Unschedulable, n.Annotations, c.podsOn("a"))
 		}
@@ -140,7 +162,36 @@ func TestFinish_OnlyOfADrainedNodeAndOnce(t *testing.T) {
 		"the answer is lost": {
 			before: func(_ *testing.T, c *cluster, says *knowledge) {
 				does := says.change
-				says.change = func(request ec2.Request, id string) error { _ = does(request, id); return errors.New("lost") }
+				says.change = func(request ec2.Request, id string) error { _ = does(request, id); return ec2.ErrUnanswered }
+			},
+			after: func(t *testing.T, _ *cluster, _ *knowledge, r *rig) {
+				if said := r.log.String(); !strings.Contains(said, "is missing (EC2 has not answered); it may act all the same") || strings.Contains(said, "EC2 does it") {
+					t.Errorf("it is said of the answer that was lost:\n%s", said)
+				}
+			}, want: 1, open: true,
+		},
+		"others reboot it during the drain": {
+			before: func(_ *testing.T, c *cluster, _ *knowledge) {
+				c.before("evict", func(int) error { c.goesDown("a", "boot-2"); return nil })
+			}, open: true, kept: true,
+		},
+		"the Node is registered again": {
+			before: func(_ *testing.T, c *cluster, says *knowledge) { says.carriesOut(c, false) },
+			after:  func(_ *testing.T, c *cluster, _ *knowledge, _ *rig) { c.registersAgain("boot-2") }, want: 1, open: true, kept: true,
+		},
+		"the Node is registered again, and another leads": {
+			before: func(_ *testing.T, c *cluster, says *knowledge) { says.carriesOut(c, false) },
+			after: func(_ *testing.T, c *cluster, says *knowledge, r *rig) {
+				c.registersAgain("boot-2")
+				time.Sleep(time.Minute)
+				r.stop()
+				c.run(finishing(says, "reboot"))
+			}, want: 1, open: true, kept: true,
+		},
+		"EC2's list has a gap": {
+			after: func(_ *testing.T, _ *cluster, says *knowledge, _ *rig) {
+				time.Sleep(6 * time.Minute)
+				says.say(func(k *knowledge) { k.planned = planned("system-reboot", days, "") })
 			}, want: 1, open: true,
 		},
 		"EC2 keeps the event": {before: func(_ *testing.T, c *cluster, says *knowledge) { says.carriesOut(c, false) }, want: 1, open: true, kept: true},
@@ -239,22 +290,56 @@ func TestFinish_OnlyOfADrainedNodeAndOnce(t *testing.T) {
 // The nodes of a group have their turns, also when the leader changes; nothing waits when only the lead is left.
 func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 	type row struct {
-		groups     [3]string
-		nextLeads  bool
-		in         time.Duration
-		most, last int // how many are cordoned at once, and how many are at the end
+		groups    string // those of the three nodes
+		nextLeads bool
+		in        time.Duration
+		requests  int // at least
+		most      int // how many are cordoned at once
+		before    func(c *cluster, says *knowledge) (then func(r *rig))
+	}
+	annotated := func(action string) func(*cluster, *knowledge) func(*rig) {
+		return func(c *cluster, _ *knowledge) func(*rig) {
+			c.change("a", func(n *corev1.Node) { n.Annotations[drain.ActionAnnotation] = action })
+			return nil
+		}
+	}
+	silent := func(c *cluster, says *knowledge) func(*rig) {
+		says.addresses = map[string]string{instance: "10.0.0.1", other: "10.0.0.2", third: "10.0.0.3"}
+		for id, name := range map[string]string{instance: "a", other: "b", third: "c"} {
+			c.change(name, func(n *corev1.Node) {
+				n.Spec.ProviderID = "k3s://" + name
+				n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: says.addresses[id]}}
+			})
+		}
+		return nil
 	}
 	each(t, map[string]row{
-		"one group":                   {[3]string{"x", "x", "x"}, false, days, 1, 0},
-		"one group, with two leaders": {[3]string{"x", "x", "x"}, true, days, 1, 0},
-		"two groups":                  {[3]string{"x", "y", "y"}, false, days, 2, 0},
-		"no time is left":             {[3]string{"x", "x", "x"}, false, 8 * time.Minute, 3, 3},
+		"one group":                   {"xxx", false, days, 3, 1, nil},
+		"one group, with two leaders": {"xxx", true, days, 3, 1, nil},
+		"of Nodes that are silent":    {"xxx", true, days, 3, 1, silent},
+		"two groups":                  {"xyy", false, days, 3, 2, nil},
+		"no time is left":             {"xxx", false, 8 * time.Minute, 1, 3, nil},
+		"one is opted out":            {"xxx", false, days, 2, 1, annotated(drain.LeaveNode)},
+		"one may only be cordoned":    {"xxx", false, days, 2, 2, annotated(drain.OnlyCordon)},
+		"others have cordoned one": {"xxx", false, days, 2, 2, func(c *cluster, _ *knowledge) func(*rig) {
+			c.before("evict on-a", held)
+			c.change("a", func(n *corev1.Node) { n.Spec.Unschedulable = true })
+			return nil
+		}},
+		"one is cordoned for another event": {"xxx", false, days, 2, 2, func(_ *cluster, says *knowledge) func(*rig) {
+			all := says.planned
+			says.planned = nil
+			return func(r *rig) {
+				<-r.take(notice(instance, event.RebalanceRecommendation, "", 0))
+				says.say(func(k *knowledge) { k.planned = all })
+			}
+		}},
 	}, func(t *testing.T, c *cluster, row row) {
 		says := &knowledge{states: map[string]string{}, planned: map[string]ec2.Status{}}
 		names := map[string]string{instance: "a", other: "b", third: "c"}
 		for i, id := range []string{instance, other, third} {
 			n := nodeOf(names[id], id)
-			n.Labels = map[string]string{"zone": row.groups[i]}
+			n.Labels = map[string]string{"zone": row.groups[i : i+1]}
 			c.add(n, podOn(names[id], "on-"+names[id]))
 			says.states[id] = "running"
 			of := planned("system-reboot", row.in, "")[instance]
@@ -275,7 +360,14 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 		if row.nextLeads {
 			c.before("evict", held) // The first leader ends in a drain.
 		}
+		var then func(*rig)
+		if row.before != nil {
+			then = row.before(c, says)
+		}
 		r := c.run(change)
+		if then != nil {
+			then(r)
+		}
 		most := 0
 		for round := range 15 * 12 {
 			time.Sleep(5 * time.Second)
@@ -294,8 +386,8 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 				c.before("evict", nil)
 			}
 		}
-		if got := says.requests(); len(got) != 3 && row.last == 0 || most != row.most {
-			t.Errorf("the requests were %q, and %d nodes were cordoned at once, want %d", got, most, row.most)
+		if got := says.requests(); len(got) < row.requests || most != row.most {
+			t.Errorf("the requests were %q, want %d, and %d nodes were cordoned at once, want %d\n%s", got, row.requests, most, row.most, r.log)
 		}
 	})
 }
@@ -304,7 +396,7 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 func TestFinish_AStopOfItsOwnIsOverAfterTheStart(t *testing.T) {
 	each(t, map[string]bool{"by one leader": false, "by two": true}, func(t *testing.T, c *cluster, nextLeads bool) {
 		c.add(nodeOf("a", instance), podOn("a", "one"))
-		says := &knowledge{states: map[string]string{instance: "running"}, planned: planned("instance-stop", days, "")}
+		says := &knowledge{states: map[string]string{instance: "running"}, planned: planned("instance-stop", 12*time.Minute, "")}
 		says.carriesOut(c, true)
 		r := c.run(finishing(says, "stop-start"))
 		eventually(t, "EC2 is asked for a stop", func() bool { return len(says.requests()) > 0 })
@@ -316,12 +408,168 @@ func TestFinish_AStopOfItsOwnIsOverAfterTheStart(t *testing.T) {
 		r.take(notice(instance, event.StateChange, "stopped", 0)).want(t, "done")
 		eventually(t, "EC2 is asked for a start", func() bool { return len(says.requests()) > 1 })
 		r.take(running(instance, 0)).want(t, "done")
-		time.Sleep(10 * time.Minute)
+		time.Sleep(14 * time.Minute) // The mark is not needed any more.
 		if got := strings.Join(says.requests(), " "); got != "StopInstances StartInstances" {
 			t.Errorf("the requests were %q", got)
 		}
 		if n := c.node("a"); n.Spec.Unschedulable || len(n.Annotations) > 0 {
 			t.Errorf("the node is unschedulable: %t, and has the annotations %v\n%s", n.Spec.Unschedulable, n.Annotations, r.log)
 		}
+	})
+}
+
+func TestFinish_StartsTheInstanceThatItHasStopped(t *testing.T) {
+	type row struct {
+		refuses bool                                           // EC2 refuses the stop
+		stopped func(c *cluster, says *knowledge, r *rig) *rig // once the instance is stopped
+		starts  bool
+		said    int // errors
+	}
+	each(t, map[string]row{
+		"nobody leads for an hour": {stopped: func(c *cluster, says *knowledge, r *rig) *rig {
+			r.stop()
+			time.Sleep(61 * time.Minute)
+			return c.run(finishing(says, "stop-start"))
+		}, starts: true},
+		"its Node is deleted": {stopped: func(c *cluster, _ *knowledge, r *rig) *rig {
+			c.remove("a")
+			return r
+		}, starts: true},
+		"EC2 has no capacity for a while": {stopped: func(_ *cluster, says *knowledge, r *rig) *rig {
+			time.Sleep(10 * time.Minute)
+			says.say(func(k *knowledge) { k.broken = errors.New("Unsupported") })
+			time.Sleep(10 * time.Minute)
+			says.say(func(k *knowledge) { k.broken = nil })
+			return r
+		}, starts: true, said: 2},
+		"others have started and stopped it": {stopped: func(_ *cluster, says *knowledge, r *rig) *rig {
+			time.Sleep(40 * time.Second)
+			says.starts(instance)
+			says.say(func(k *knowledge) { k.states[instance], k.broken = "stopped", nil })
+			return r
+		}, said: 1},
+		"others stop it after EC2 has refused the stop": {refuses: true, stopped: func(c *cluster, says *knowledge, r *rig) *rig {
+			time.Sleep(20 * time.Minute)
+			says.say(func(k *knowledge) { k.states[instance] = "stopped" })
+			c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
+			time.Sleep(time.Minute)
+			c.remove("a")
+			return r
+		}},
+	}, func(t *testing.T, c *cluster, row row) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		says := &knowledge{states: map[string]string{instance: "running"}, planned: planned("instance-stop", days, "")}
+		if row.said > 0 {
+			says.broken = errors.New("InsufficientInstanceCapacity")
+		}
+		says.change = func(request ec2.Request, id string) (err error) {
+			switch {
+			case request == ec2.Start:
+				says.say(func(k *knowledge) { err = k.broken })
+				if err == nil {
+					says.starts(id)
+				}
+				return err
+			case row.refuses:
+				return errors.New("OperationNotPermitted")
+			}
+			says.say(func(k *knowledge) { k.states[id] = "stopping" })
+			go func() {
+				c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
+				time.Sleep(20 * time.Second)
+				says.say(func(k *knowledge) { k.states[id] = "stopped" })
+			}()
+			return nil
+		}
+		r := c.run(finishing(says, "stop-start"))
+		eventually(t, "EC2 is asked for a stop", func() bool { return len(says.requests()) > 0 })
+		time.Sleep(5 * time.Second)
+		r = row.stopped(c, says, r)
+		time.Sleep(10 * time.Minute)
+		got := says.requests()
+		isStarted := slices.Contains(got, "StartInstances") && says.states[instance] == "running"
+		if isStarted != row.starts || len(got) > 60 || row.starts && row.said == 0 && len(got) != 2 {
+			t.Errorf("the requests were %q, and the instance is %s\n%s", got, says.states[instance], r.log)
+		}
+		if n := strings.Count(r.log.String(), "cannot start the stopped instance"); n != row.said {
+			t.Errorf("%d errors are logged, want %d\n%s", n, row.said, r.log)
+		}
+	})
+}
+
+// The node was drained before its maintenance could be finished.
+func TestFinish_OfANodeThatIsDrainedAlready(t *testing.T) {
+	second := func(code string) func(*cluster, *knowledge) {
+		return func(_ *cluster, says *knowledge) {
+			says.say(func(k *knowledge) {
+				first, ev := k.planned[instance].Planned[0], k.planned[instance].Planned[0]
+				ev.ID, ev.Code = "second", code
+				k.planned = map[string]ec2.Status{instance: {Planned: []event.Event{first, ev}}}
+			})
+		}
+	}
+	type row struct {
+		during, later func(c *cluster, says *knowledge)
+	}
+	each(t, map[string]row{
+		"a second event came during the drain": {during: second("instance-retirement")},
+		"a second event is over": {during: second("instance-reboot"), later: func(_ *cluster, says *knowledge) {
+			says.say(func(k *knowledge) { k.planned[instance] = ec2.Status{Planned: k.planned[instance].Planned[:1]} })
+		}},
+		"the right is granted": {
+			during: func(_ *cluster, says *knowledge) { says.say(func(k *knowledge) { k.refused = true }) },
+			later:  func(_ *cluster, says *knowledge) { says.say(func(k *knowledge) { k.refused = false }) },
+		},
+		"it was opted out": {
+			during: func(c *cluster, _ *knowledge) {
+				c.change("a", func(n *corev1.Node) { n.Annotations[drain.ActionAnnotation] = drain.OnlyCordon })
+			},
+			later: func(c *cluster, _ *knowledge) {
+				c.change("a", func(n *corev1.Node) { delete(n.Annotations, drain.ActionAnnotation) })
+			},
+		},
+	}, func(t *testing.T, c *cluster, row row) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		says := &knowledge{states: map[string]string{instance: "running"}, planned: planned("system-reboot", days, "")}
+		says.carriesOut(c, true)
+		c.before("evict", held)
+		if row.later != nil {
+			row.during(c, says)
+		}
+		r := c.run(finishing(says, "stop-start"))
+		time.Sleep(2 * time.Minute)
+		if row.later == nil {
+			row.during(c, says)
+		}
+		time.Sleep(2 * time.Minute)
+		c.before("evict", nil)
+		time.Sleep(3 * time.Minute)
+		if row.later != nil {
+			if got := says.requests(); len(got) > 0 {
+				t.Errorf("the requests were %q before", got)
+			}
+			row.later(c, says)
+		}
+		for minutes := 0; minutes < 75 && (minutes < 2 || c.node("a").Spec.Unschedulable); minutes++ {
+			time.Sleep(time.Minute)
+		}
+		if got := says.requests(); len(got) == 0 || c.node("a").Spec.Unschedulable {
+			t.Errorf("the requests were %q, and the node is unschedulable: %t\n%s", got, c.node("a").Spec.Unschedulable, r.log)
+		}
+	})
+}
+
+// EC2 still takes the machine that nth-queue has rebooted.
+func TestFinish_DoesNotEndANoticeByItsReboot(t *testing.T) {
+	each(t, map[string]func(string) sqs.Notice{"spot": spot, "termination": termination}, func(t *testing.T, c *cluster, notice func(string) sqs.Notice) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		says := &knowledge{states: map[string]string{instance: "running"}, planned: planned("system-reboot", days, "")}
+		says.carriesOut(c, false)
+		r := c.run(finishing(says, "reboot"))
+		eventually(t, "EC2 is asked for a reboot", func() bool { return len(says.requests()) > 0 })
+		time.Sleep(2 * time.Second)
+		r.take(notice(instance)).want(t, "done")
+		time.Sleep(80 * time.Second)
+		c.wantDrained("a")
 	})
 }

@@ -23,16 +23,19 @@ type instance struct {
 	started time.Time
 	// stoppedBy is the ID of the event for whose message EC2 said that the instance has stopped; "" without one.
 	stoppedBy string
-	// drain is the session for the instance's Node; nil if there is none.
-	drain *session
-	// node is the Node that the instance had at the last look; its uid is empty if there was none.
+	// drain is the session for the instance's Node; nil if there is none. judged is set once a look knew what EC2 lists.
+	drain  *session
+	judged bool
+	// node is the Node that the instance had at the last look. Its uid is empty if there was none, or if that Node was deleted: the rest is kept if the
+	// Node had a mark.
 	node node
 	// goneSince is when a look first found that the Node was deleted. It is zero while the instance has a Node, or if it never had one in this term.
 	goneSince time.Time
 	// record is what was done on that Node in this term; nil before the first drain.
 	record *record
-	// verdicts say which requests nth-queue may make about the instance.
-	verdicts map[ec2.Request]verdict
+	// verdicts say which requests nth-queue may make about the instance, and notStarted why it could not be started again; "" if it could.
+	verdicts   map[ec2.Request]verdict
+	notStarted string
 }
 
 // instance returns the instance with that ID. It adds the instance if the term does not have it. The term's mutex is held.
@@ -95,9 +98,15 @@ func (t *term) look(inst *instance) time.Duration {
 		if inst.node.uid != on.uid { // The record is of the instance's former Node.
 			inst.record = nil
 		}
+		if len(on.mark.Events) == 0 { // The Node is a new one. syncMark writes the mark of the former Node to it.
+			on.mark = inst.node.mark
+		}
 		inst.node, inst.goneSince = on, time.Time{}
 	case err == nil && inst.node.uid != "": // The Node was deleted.
-		inst.node, inst.record, inst.goneSince = node{}, nil, time.Now()
+		if inst.node.uid = ""; len(inst.node.mark.Events) == 0 || inst.node.mark.Request == ec2.Terminate {
+			inst.node = node{}
+		}
+		inst.record, inst.goneSince = nil, time.Now()
 	}
 	t.mu.Unlock()
 	var again time.Duration
@@ -107,9 +116,9 @@ func (t *term) look(inst *instance) time.Duration {
 	if on.uid != "" {
 		again = sooner(again, t.pursue(inst, on))
 		again = sooner(again, t.tidyOpened(on))
-		again = sooner(again, t.startStopped(inst, on))
-		again = sooner(again, t.removeMark(inst, on))
+		again = sooner(again, t.syncMark(inst, on))
 	}
+	again = sooner(again, t.startStopped(inst))
 	return sooner(again, t.cordonWaiting(inst))
 }
 
@@ -256,11 +265,16 @@ func (t *term) judgeWithoutNode(inst *instance, h *hint) time.Duration {
 // runs, or drops the one that waits. A session also takes back a cordon. pursue returns when the policy may decide otherwise; 0 if only after
 // news.
 func (t *term) pursue(inst *instance, on node) time.Duration {
-	events, past, hinted := t.standing(inst, on)
-	rules := t.rulesFor(inst, events)
+	events, past, hinted, asked := t.standing(inst, on)
+	rules := t.rulesFor(inst, on, events)
 	due, goal := t.decide(rules, on, events, past)
+	inTurn := finishing(rules, goal, on, events, past)
+	if inTurn {
+		past = drainedAgain(past, goal, due)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	inst.judged = inst.judged || asked
 	s := inst.drain
 	switch {
 	case s != nil && s.stage >= ending:
@@ -276,8 +290,7 @@ func (t *term) pursue(inst *instance, on node) time.Duration {
 		maps.Copy(due, hinted)
 		t.enlist(inst, on, events, past, due)
 		s = inst.drain
-		s.rules, s.goal = rules, goal
-		s.inTurn = s.takesTurn(past)
+		s.rules, s.goal, s.inTurn = rules, goal, inTurn
 		t.dispatch()
 	default: // A session that waits is not needed any more.
 		inst.drain = nil
@@ -332,8 +345,8 @@ func (t *term) decide(rules policy.Settings, on node, events []event.Event, past
 }
 
 // standing returns the events that stand for an instance: those of its accepted hints, those that EC2 lists, and the others in the Node's record.
-// hinted has the IDs of the events of hints. past is the record, without closed entries that are not needed any more.
-func (t *term) standing(inst *instance, on node) (events []event.Event, past []state.Entry, hinted map[string]bool) {
+// hinted has the IDs of the events of hints. past is the record, without closed entries that are not needed any more. asked is that of listedEvents.
+func (t *term) standing(inst *instance, on node) (events []event.Event, past []state.Entry, hinted map[string]bool, asked bool) {
 	t.mu.Lock()
 	hinted = map[string]bool{}
 	for _, h := range inst.hints {
@@ -366,7 +379,7 @@ func (t *term) standing(inst *instance, on node) (events []event.Event, past []s
 		events = append(events, ev)
 		return false
 	})
-	return events, past, hinted
+	return events, past, hinted, asked
 }
 
 // recordedEvent returns the event of a recorded entry that neither a hint nor EC2 announces now. Its State says whether the event is over. A listed
@@ -390,8 +403,13 @@ func (t *term) recordedEvent(inst *instance, on node, e state.Entry, asked bool)
 	for _, h := range inst.hints {
 		goesIntoService = goesIntoService || t.completesLaunch(h) && !h.Hook.Back
 	}
+	bootID := e.BootID
+	ownReboot := on.mark.Request == ec2.Reboot && on.mark.BootID == bootID
+	if ownReboot && ev.Kind != event.StateChange { // EC2 has not had the machine yet.
+		bootID = ""
+	}
 	// A claim does not have the time Noticed.
-	started := inst.startedSince(e.BootID, cmp.Or(ev.Noticed, e.CordonedAt), on)
+	started := inst.startedSince(bootID, cmp.Or(ev.Noticed, e.CordonedAt), on)
 	leftPool := on.ready && goesIntoService && ev.Kind == event.ASGTermination // The termination was the way into the warm pool.
 	if e.OnNode && (started || leftPool) {                                     // The cordon for the event is to be taken back.
 		ev.State = event.Completed

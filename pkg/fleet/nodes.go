@@ -41,9 +41,9 @@ type node struct {
 	// cordon is the claim in drain.CordonAnnotation. hasOwnCordon is set if a leader of this Lease has written the claim.
 	cordon       drain.Claim
 	hasOwnCordon bool
-	// labeled is set if the Node has drain.ExcludeLabel of this Lease.
-	labeled bool
-	mark    mark // its zero value if the Node has none
+	// labeled is set if the Node has drain.ExcludeLabel of this Lease, and optedOut if operators have opted its pods out.
+	labeled, optedOut bool
+	mark              mark // its zero value if the Node has none
 }
 
 // marked reports whether the Node has a claim or a label of this Lease, or a mark. Such a Node is looked at even if nothing is announced.
@@ -217,7 +217,7 @@ func (n *nodes) parse(object any) node {
 	kept := node{
 		name: full.Name, uid: full.UID, instance: InstanceOf(full.Spec.ProviderID), silent: isSilent(full.Spec.ProviderID),
 		group: full.Labels[n.label], bootID: full.Status.NodeInfo.BootID, machine: full.Status.NodeInfo.SystemUUID, unschedulable: full.Spec.Unschedulable,
-		created: full.CreationTimestamp.Time, labeled: full.Labels[drain.ExcludeLabel] == n.lease,
+		created: full.CreationTimestamp.Time, labeled: full.Labels[drain.ExcludeLabel] == n.lease, optedOut: drain.MayNotEvict(full),
 	}
 	kept.cordon, kept.hasOwnCordon = n.cordonOf(full.Annotations[drain.CordonAnnotation])
 	if text := full.Annotations[markAnnotation]; text != "" {

@@ -33,7 +33,7 @@ type EC2 interface {
 	// Notable returns, by instance ID, the status of all instances of the region with scheduled events and, with checks, of those whose
 	// status checks fail.
 	Notable(ctx context.Context, checks bool) (map[string]ec2.Status, error)
-	// Change makes a request about an instance, or only tries whether EC2 would refuse it.
+	// Change makes a request about an instance, or only tries whether EC2 would refuse it. An error is ec2.ErrUnanswered if EC2 may have acted.
 	Change(ctx context.Context, request ec2.Request, id string, try bool) error
 }
 
