@@ -12,7 +12,6 @@ import (
 
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/drain"
-	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/policy"
@@ -33,7 +32,6 @@ type session struct {
 	urgent   atomic.Bool
 	record   *record
 	asked    atomic.Bool // no request of finish.go is under way any more
-	request  ec2.Request // the one that the mark is for
 
 	// The term's mutex guards what follows.
 	stage    stage

@@ -45,12 +45,11 @@ var finishes = map[Finish]map[string]ec2.Request{
 
 // Requests returns the requests that a Fleet makes with a Finish.
 func (f Finish) Requests() (all []ec2.Request) {
-	for _, request := range []ec2.Request{ec2.Reboot, ec2.Stop, ec2.Terminate} {
-		if slices.Contains(slices.Collect(maps.Values(finishes[f])), request) {
-			all = append(all, needs(request)...)
-		}
+	for request := range maps.Values(finishes[f]) {
+		all = append(all, needs(request)...)
 	}
-	return all
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // needs returns a request and those that have to follow it.
@@ -144,26 +143,17 @@ func (t *term) requestFor(ev event.Event) ec2.Request {
 // mayRequest reports whether nth-queue may make a request about an instance. It asks EC2, and says once if not. Without an answer, the last one counts;
 // if there was none, it may not.
 func (t *term) mayRequest(inst *instance, request ec2.Request) bool {
-	t.mu.Lock()
 	known := inst.verdicts[request]
-	t.mu.Unlock()
-	if time.Since(known.at) < verdictTime {
-		return known.refusal == ""
+	if time.Since(known.at) >= verdictTime {
+		if refusal, err := t.refusal(inst.id, request); err == nil {
+			if refusal != "" && known.refusal == "" {
+				t.opts.Log.Warnf("the maintenance of the instance %s is left to EC2: %s", inst.id, refusal)
+			}
+			known = verdict{time.Now(), refusal}
+			inst.verdicts[request] = known
+		}
 	}
-	refusal, err := t.refusal(inst.id, request)
-	if err != nil {
-		return !known.at.IsZero() && known.refusal == ""
-	}
-	if refusal != "" && known.refusal == "" {
-		t.opts.Log.Warnf("the maintenance of the instance %s is left to EC2: %s", inst.id, refusal)
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if inst.verdicts == nil {
-		inst.verdicts = map[ec2.Request]verdict{}
-	}
-	inst.verdicts[request] = verdict{time.Now(), refusal}
-	return refusal == ""
+	return !known.at.IsZero() && known.refusal == ""
 }
 
 // refusal asks EC2 why a request about an instance may not be made; "" if it may. An error means that EC2 has not answered.
@@ -203,18 +193,6 @@ func finishing(rules policy.Settings, goal policy.Goal, on node, events []event.
 		isFinished := at >= 0 && events[at].Kind == event.ScheduledMaintenance && slices.Contains(rule.Reboot, events[at].Code)
 		return !isFinished || recorded && wasEnded || time.Until(events[at].Deadline) <= rule.Lead
 	})
-}
-
-// drainedAgain returns the record past for a session that finishes maintenance. The drain begins again for those of the goal's events for which the node
-// was drained before nth-queue could finish them: another event was in the way, or a permission was missing. It adds these events to due.
-func drainedAgain(past []state.Entry, goal policy.Goal, due map[string]bool) []state.Entry {
-	past = slices.Clone(past)
-	for i, e := range past {
-		if slices.Contains(goal.Events, e.Event.ID) && e.Phase == state.Drained {
-			past[i].Phase, past[i].Changed, due[e.Event.ID] = state.Draining, time.Now(), true
-		}
-	}
-	return past
 }
 
 // turn returns the UID of the Node in a group for which nth-queue finishes maintenance; "" if there is none. Its turn lasts from the beginning of the
@@ -265,33 +243,24 @@ func (t *term) finishesNext(on node) bool {
 	return next > 0 && next >= len(on.cordon.Events)
 }
 
-// mark implements record.mark: it writes the mark for entries whose node is drained, in a goroutine.
-func (s *session) mark(written func(error), entries []state.Entry) {
-	begun := s.term.background(func(ctx context.Context) {
-		err := s.writeMark(ctx, entries)
-		s.asked.Store(err != nil)
-		written(err)
-	})
-	if !begun {
-		written(context.Canceled)
-	}
-}
-
-// writeMark writes the mark for entries whose node is drained. An error means that no request may be made: EC2 does not list the events now, the node
-// does not have nth-queue's cordon, or another one of its group has the turn.
-func (s *session) writeMark(ctx context.Context, entries []state.Entry) error {
+// writeMark writes the mark for the events whose node is drained, and returns its request. An error means that the request may not be made: EC2 does not
+// list the events now, the node does not have nth-queue's cordon, or another one of its group has the turn.
+func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 	t := s.term
 	t.mu.Lock()
 	planned, looked, turn := t.truth.listed[s.instance.id].Planned, t.truth.looked, t.turn(s.node.group)
 	t.mu.Unlock()
 	next, until := mark{BootID: s.node.bootID}, []time.Time(nil)
-	for _, e := range entries {
+	for _, e := range s.record.Entries() {
+		if e.RebootAt.IsZero() || e.Phase != state.Drained {
+			continue
+		}
 		isListed := slices.ContainsFunc(planned, func(ev event.Event) bool { return ev.ID == e.Event.ID && ev.State == event.Pending })
 		if age := time.Since(looked).Round(time.Second); age > listTime {
-			return fmt.Errorf("the last answer of EC2 that lists the event is %s old", age)
+			return "", fmt.Errorf("the last answer of EC2 that lists the event is %s old", age)
 		}
 		if !isListed {
-			return errors.New("EC2 does not list the event any more")
+			return "", errors.New("EC2 does not list the event any more")
 		}
 		next.Events = append(next.Events, e.Event.ID)
 		until = append(until, e.Event.Deadline)
@@ -299,15 +268,11 @@ func (s *session) writeMark(ctx context.Context, entries []state.Entry) error {
 			next.Request = request
 		}
 	}
-	s.request = next.Request
-	switch {
-	case t.opts.DryRun:
-		return nil
-	case turn != "" && turn != s.node.uid:
-		return errors.New("it is the turn of another node in the same group")
+	if turn != "" && turn != s.node.uid {
+		return "", errors.New("it is the turn of another node in the same group")
 	}
 	if refusal, err := t.refusal(s.instance.id, next.Request); err != nil || refusal != "" { // The instance may have joined a group since.
-		return cmp.Or(err, errors.New(refusal))
+		return "", cmp.Or(err, errors.New(refusal))
 	}
 	written := false
 	err := t.change(ctx, s.node, nil, func(now *corev1.Node) map[string]any {
@@ -326,32 +291,35 @@ func (s *session) writeMark(ctx context.Context, entries []state.Entry) error {
 		next.Until = slices.MaxFunc(append(until, on.mark.Until), time.Time.Compare)
 		return next.annotation()
 	})
-	if err != nil {
-		return err
+	if err == nil && !written {
+		err = errors.New("the node does not have nth-queue's cordon, or was rebooted since")
 	}
-	if !written {
-		return errors.New("the node does not have nth-queue's cordon, or was rebooted since")
+	if err == nil {
+		t.mu.Lock()
+		s.instance.node.mark = next // The watch may not show the mark yet.
+		t.mu.Unlock()
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s.instance.node.mark = next // The watch may not show the mark yet.
-	return nil
+	return next.Request, err
 }
 
-// carryOut makes the request for which the Node has the mark. It implements agent.Config.Reboot. A missing answer is no error: what EC2 has done shows
-// in the Node's boot ID, or in the state of the instance.
+// carryOut writes the mark, and then makes its request. It implements agent.Config.Reboot. A missing answer is no error: what EC2 has done shows in the
+// Node's boot ID, or in the state of the instance.
 func (s *session) carryOut(ctx context.Context) error {
 	t := s.term
 	defer s.asked.Store(true)
-	if err := t.MayWrite(); err != nil {
+	request, err := s.writeMark(ctx)
+	if err == nil {
+		err = t.MayWrite()
+	}
+	if err != nil {
 		return err
 	}
 	log := t.opts.Log.WithField(fieldNode, s.node.name)
-	log.Infof("calling %s for %s, ahead of EC2's scheduled maintenance", s.request, s.instance.id)
+	log.Infof("calling %s for %s, ahead of EC2's scheduled maintenance", request, s.instance.id)
 	const try = false
-	err := t.opts.EC2.Change(ctx, s.request, s.instance.id, try)
+	err = t.opts.EC2.Change(ctx, request, s.instance.id, try)
 	if errors.Is(err, ec2.ErrUnanswered) {
-		log.Warnf("EC2's answer to %s for %s is missing (%s); it may act all the same", s.request, s.instance.id, err)
+		log.Warnf("EC2's answer to %s for %s is missing (%s); it may act all the same", request, s.instance.id, err)
 		return nil
 	}
 	return err
@@ -390,10 +358,7 @@ func (on node) requested(recorded []state.Entry, announced []event.Event) (entri
 
 // startStopped starts an instance that nth-queue has stopped for maintenance, even if its Node was deleted meanwhile. The stop is nth-queue's own if the
 // instance was not started since the mark. startStopped returns when to look again; 0 if only after news.
-func (t *term) startStopped(inst *instance) time.Duration {
-	t.mu.Lock()
-	on, trouble := inst.node, inst.notStarted
-	t.mu.Unlock()
+func (t *term) startStopped(inst *instance, on node) time.Duration {
 	isDown := on.uid == "" || !on.ready
 	if !isDown || on.mark.Request != ec2.Stop || !on.isRequested() || t.opts.DryRun {
 		return 0
@@ -412,15 +377,13 @@ func (t *term) startStopped(inst *instance) time.Duration {
 			log.Infof("started the instance %s, which was stopped ahead of EC2's scheduled maintenance", inst.id)
 		}
 	}
-	said := ""
+	trouble := ""
 	if err != nil && t.ctx.Err() == nil {
-		if said = err.Error(); !kube.EqualIgnoringDigits(said, trouble) {
+		if trouble = err.Error(); !kube.EqualIgnoringDigits(trouble, inst.notStarted) {
 			log.Errorf("cannot start the stopped instance %s: %s; retrying every minute", inst.id, err)
 		}
 	}
-	t.mu.Lock()
-	inst.notStarted = said
-	t.mu.Unlock()
+	inst.notStarted = trouble
 	return min(max(time.Since(on.mark.Since)/2, askPause), pollInterval)
 }
 

@@ -33,7 +33,8 @@ type instance struct {
 	goneSince time.Time
 	// record is what was done on that Node in this term; nil before the first drain.
 	record *record
-	// verdicts say which requests nth-queue may make about the instance, and notStarted why it could not be started again; "" if it could.
+	// verdicts say which requests nth-queue may make about the instance, and notStarted why it could not be started again; "" if it could. Only looks
+	// use them, without the mutex.
 	verdicts   map[ec2.Request]verdict
 	notStarted string
 }
@@ -42,7 +43,7 @@ type instance struct {
 func (t *term) instance(id string) *instance {
 	inst := t.instances[id]
 	if inst == nil {
-		inst = &instance{id: id, hints: map[string]*hint{}}
+		inst = &instance{id: id, hints: map[string]*hint{}, verdicts: map[ec2.Request]verdict{}}
 		t.instances[id] = inst
 	}
 	return inst
@@ -108,6 +109,7 @@ func (t *term) look(inst *instance) time.Duration {
 		}
 		inst.record, inst.goneSince = nil, time.Now()
 	}
+	last := inst.node
 	t.mu.Unlock()
 	var again time.Duration
 	for _, h := range hints {
@@ -118,7 +120,7 @@ func (t *term) look(inst *instance) time.Duration {
 		again = sooner(again, t.tidyOpened(on))
 		again = sooner(again, t.syncMark(inst, on))
 	}
-	again = sooner(again, t.startStopped(inst))
+	again = sooner(again, t.startStopped(inst, last))
 	return sooner(again, t.cordonWaiting(inst))
 }
 
@@ -269,8 +271,10 @@ func (t *term) pursue(inst *instance, on node) time.Duration {
 	rules := t.rulesFor(inst, on, events)
 	due, goal := t.decide(rules, on, events, past)
 	inTurn := finishing(rules, goal, on, events, past)
-	if inTurn {
-		past = drainedAgain(past, goal, due)
+	for i, e := range past { // The drain begins again if the node was drained before a permission or another event let nth-queue finish.
+		if inTurn && e.Phase == state.Drained && slices.Contains(goal.Events, e.Event.ID) {
+			past[i].Phase, past[i].Changed, due[e.Event.ID] = state.Draining, time.Now(), true
+		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -313,7 +317,6 @@ func (t *term) enlist(inst *instance, on node, events []event.Event, past []stat
 		inst.drain = s
 	}
 	s.node, s.record = on, newRecord(past) // The node may have been rebooted, or cordoned by others, while the session waits.
-	s.record.mark = s.mark
 	s.events = map[string]*task{}
 	for _, ev := range events {
 		s.events[ev.ID] = &task{Event: ev, rests: !due[ev.ID]}

@@ -137,8 +137,7 @@ func (n *nodes) claimOf(now *corev1.Node, entries []state.Entry) (text string, n
 
 // record is an agent.Record in memory.
 type record struct {
-	changed chan struct{}                                    // has an element when an entry was put
-	mark    func(written func(error), entries []state.Entry) // writes a mark for the entries, and calls written after that
+	changed chan struct{} // has an element when an entry was put
 
 	mu      sync.Mutex
 	entries []state.Entry
@@ -156,20 +155,12 @@ func (r *record) Entries() []state.Entry {
 	return slices.Clone(r.entries)
 }
 
-// Put implements agent.Record. It calls written before it returns, as nothing has to reach a disk. Only the time of a reboot has to be on the Node.
+// Put implements agent.Record. It calls written before it returns, as nothing has to reach a disk.
 func (r *record) Put(written func(error), entries ...state.Entry) {
 	r.mu.Lock()
-	requests := slices.ContainsFunc(entries, func(e state.Entry) bool {
-		before, _ := policy.Find(r.entries, e.Event.ID)
-		return !e.RebootAt.IsZero() && before.RebootAt.IsZero()
-	})
 	r.entries = merged(r.entries, entries)
 	r.mu.Unlock()
 	loop.Nudge(r.changed)
-	if requests {
-		r.mark(written, entries)
-		return
-	}
 	written(nil)
 }
 
