@@ -33,7 +33,7 @@ func runCheck(ctx context.Context, list *checks.List, cfg config.Queue) {
 type check struct{ *checks.List }
 
 // cluster checks the identity and its rights in the cluster, and whether Nodes name their instances. It returns the count of Nodes, which is the
-// zero value if they cannot be listed.
+// zero value if a check before that fails, or if they cannot be listed.
 func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.NodeCount {
 	client, err := connect(cfg, nil)
 	if err != nil {

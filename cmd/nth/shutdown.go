@@ -54,7 +54,7 @@ type shutdown struct {
 
 	mu      sync.Mutex
 	endRun  func() // ends the daemon after its last drain; nil unless the whole system is stopping
-	trouble string // the last error in powering the machine off
+	trouble string // what was last logged about an error in powering the machine off
 }
 
 // shutdownMargin is how much of the time that logind grants before a shutdown or a sleep is left unused.
@@ -158,14 +158,17 @@ func kubeletsPart(k identity.GracefulShutdown) string {
 }
 
 // cannotPowerOff logs an error in powering the machine off, unless the error before was the same. It implements logind.KeyOptions.Trouble.
-func (s *shutdown) cannotPowerOff(err error) {
+func (s *shutdown) cannotPowerOff(drained bool, err error) {
+	text := fmt.Sprintf("if nth ended now, logind would not power the machine off after the power button: %s; the drain continues, retrying", err)
+	if drained {
+		text = fmt.Sprintf("cannot power the machine off: %s; retrying", err)
+	}
 	s.mu.Lock()
-	changed := s.trouble != err.Error()
-	s.trouble = err.Error()
+	changed := s.trouble != text
+	s.trouble = text
 	s.mu.Unlock()
 	if changed {
-		s.log.WithField(systemd.FieldMessageID, systemd.PowerButton).
-			Errorf("cannot power the machine off: %s; retrying", err)
+		s.log.WithField(systemd.FieldMessageID, systemd.PowerButton).Error(text)
 	}
 }
 

@@ -81,14 +81,14 @@ var messages = map[state.TransitionKind][]message{
 		info(systemd.PodEvicted, "{would}evicted {pod}"),
 	},
 	state.PodDeleted: {
-		warn(systemd.PodDeleted, "deleted {pod}, which could not be evicted in time; {detail}").when(hasDetail),
-		warn(systemd.PodDeleted, "deleted {pod}, which could not be evicted in time"),
+		warn(systemd.PodDeleted, "deleted {pod}, which would not have ended in time; {detail}").when(hasDetail),
+		warn(systemd.PodDeleted, "deleted {pod}, which would not have ended in time"),
 	},
 	state.PodHeld: {
 		warn(systemd.PodHeld, "{pod} is not evicted: {detail}; retrying").when(isRefused),
 		info(systemd.PodHeld, "disruption budget {detail} blocks the eviction of {pod}; retrying"),
 	},
-	state.PodRefused:       {warn(systemd.PodHeld, "{detail}")},
+	state.PodRefused:       {warn(systemd.PodHeld, "{detail}; retrying")},
 	state.PodOverdue:       {warn(systemd.PodHeld, "{pod} has not ended after its grace period; critical pods are evicted without waiting for it")},
 	state.PodsLeftToReturn: {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; leaving them there")},
 	state.PodGone:          {info(systemd.PodGone, "{pod} is gone; {left} of {total} pods remain")},

@@ -268,7 +268,7 @@ func hasClaim(node *corev1.Node) bool {
 
 // claimIsOurs reports whether there is a claim on the Node, and it is ours. A claim that cannot be parsed names no writer, so it counts as ours.
 func (n *Node) claimIsOurs(node *corev1.Node) bool {
-	claim, _ := readClaim(node)
+	claim, _ := parseClaim(node.Annotations[CordonAnnotation])
 	return hasClaim(node) && claim.OfWriter(n.opts.Writer)
 }
 
@@ -308,8 +308,8 @@ func CordonedBy(node *corev1.Node) (all []metav1.ManagedFieldsEntry) {
 }
 
 // cordonStamp returns when the node was cordoned, by the API server's clock, from its managed fields. If our cordon was taken off, but our claim is
-// still there, it returns when the claim was written. Only Host can know the latter: its other keys have another manager (labelManager). It is
-// zero if the managed fields do not say.
+// still there, it returns when the claim was written. Only Host can know the latter: under its own name it writes nothing but the cordon and the
+// claim, while nth-queue writes all its keys under the name of its claim. It is zero if the managed fields do not say.
 func (n *Node) cordonStamp(node *corev1.Node) time.Time {
 	by, found := n.cordonedBy(node)
 	for _, m := range node.ManagedFields {
@@ -347,7 +347,7 @@ func (n *Node) Claim(ctx context.Context) (claim Claim, ok bool, err error) {
 	if err != nil {
 		return Claim{}, false, fmt.Errorf("reading node %q: %w", n.name, err)
 	}
-	claim, ok = readClaim(node)
+	claim, ok = parseClaim(node.Annotations[CordonAnnotation])
 	claim.UID, claim.Stamp = node.UID, n.cordonStamp(node)
 	ours, labeled := ok && claim.OfWriter(n.opts.Writer), node.Labels[ExcludeLabel] == n.opts.Writer
 	if ours || !labeled {
@@ -356,12 +356,7 @@ func (n *Node) Claim(ctx context.Context) (claim Claim, ok bool, err error) {
 	return Claim{Writer: n.opts.Writer, Event: OnlyLabel, Kind: OnlyLabel, BootID: node.Status.NodeInfo.BootID, Since: time.Now().UTC(), UID: node.UID}, true, nil
 }
 
-// readClaim returns the claim on a Node, no matter who wrote it. ok is false if there is no valid claim.
-func readClaim(node *corev1.Node) (claim Claim, ok bool) {
-	return parseClaim(node.Annotations[CordonAnnotation])
-}
-
-// parseClaim parses the value of CordonAnnotation. ok is false if the value is not a claim.
+// parseClaim parses the value of CordonAnnotation, no matter who wrote it. ok is false if the value is not a claim.
 func parseClaim(text string) (claim Claim, ok bool) {
 	if json.Unmarshal([]byte(text), &claim) != nil || claim.Event == "" {
 		return Claim{}, false

@@ -281,6 +281,9 @@ func (p *Pods) prepare(ctx context.Context, t *target, pod *corev1.Pod, what sta
 	options = p.opts.deleteOptions(pod, l.goneBy, now)
 	if grace := p.opts.grace(pod); options.GracePeriodSeconds != nil && seconds(*options.GracePeriodSeconds) < grace {
 		t.last.cut = fmt.Sprintf("its grace period is %d s instead of %.0f s", *options.GracePeriodSeconds, grace.Seconds())
+		if pod.DeletionTimestamp != nil {
+			t.last.cut = fmt.Sprintf("it was terminating already, and its grace period of %.0f s is cut short", grace.Seconds())
+		}
 	}
 	return options, timeout
 }

@@ -190,7 +190,8 @@ func (t *term) failed(h *hint, err error) time.Duration {
 }
 
 // listedEvents returns the events that EC2 has listed last for an instance: its scheduled events, and a status check that has failed for long enough.
-// asked is false if no poll has succeeded, or if it is unknown whether the instance is managed. An instance that is not managed has no events.
+// asked is false if no poll has succeeded since EC2 last refused one, or if it is unknown whether the instance is managed. An instance that is not
+// managed has no events.
 func (t *term) listedEvents(inst *instance, on node) (events []event.Event, asked bool) {
 	t.mu.Lock()
 	status, looked := t.truth.listed[inst.id], t.truth.looked

@@ -25,8 +25,9 @@ type KeyOptions struct {
 	// Held, if set, is called with true when nth holds the lock on the power key, and with false when it cannot or need not. It is called
 	// once at the start, and after each change. why is what prevents the lock, such as a setting of logind; "" if nothing does.
 	Held func(held bool, why string)
-	// Trouble, if set, is called with the error when nth cannot power off the machine, or cannot leave the schedule. nth tries again.
-	Trouble func(error)
+	// Trouble, if set, is called with the error when nth cannot leave the schedule, while the node is being drained, or cannot power the machine
+	// off after that. nth tries again.
+	Trouble func(drained bool, err error)
 }
 
 // key is the lock on the power key.
@@ -145,6 +146,6 @@ func (s *Source) answer(ctx context.Context, c *conn, m manager) {
 		err = c.schedulePowerOff(ctx, time.Now().Add(time.Until(p.at.Add(PowerOffGrant))))
 	}
 	if err != nil && ctx.Err() == nil && s.opts.Key.Trouble != nil {
-		s.opts.Key.Trouble(err)
+		s.opts.Key.Trouble(p.drained, err)
 	}
 }

@@ -365,7 +365,7 @@ func (r *rig) newSource() *logind.Source {
 		Off:     func(err error) { r.off <- err },
 		Key: &logind.KeyOptions{
 			Held:    func(held bool, _ string) { r.keyHeld <- held },
-			Trouble: func(err error) { r.trouble <- err },
+			Trouble: func(_ bool, err error) { r.trouble <- err },
 		},
 	})
 }

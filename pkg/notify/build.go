@@ -137,7 +137,7 @@ func (b *builder) reportPod(n *notice) {
 	b.podEvents++
 	n.eventReason, n.text = reasonEviction, "evicted from node "+n.Node+": "+n.Reason
 	if n.Kind == state.PodDeleted {
-		n.severity, n.text = Warning, "deleted from node "+n.Node+", as it could not be evicted in time: "+n.Reason
+		n.severity, n.text = Warning, "deleted from node "+n.Node+", as it would not have ended in time: "+n.Reason
 	}
 }
 
@@ -228,7 +228,7 @@ func listDeleted(deleted map[string]string) string {
 			pods[i] = fmt.Sprintf("%s (against the disruption budget %s)", pod, budget)
 		}
 	}
-	return "; deleted, as they could not be evicted in time: " + listPods(pods)
+	return "; deleted, as they would not have ended in time: " + listPods(pods)
 }
 
 // listPods lists the first 20 pods, and counts the others.

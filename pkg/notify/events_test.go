@@ -67,8 +67,8 @@ func TestEvents_ReportEachPhaseOfADrainAndEachPod(t *testing.T) {
 			"Node default/node-1 Normal SpotInterruption: spot-interruption: announced; nth's plan: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000; drain now",
 			"Node default/node-1 Normal Draining: spot-interruption: cordoned the node; draining it: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000; drain now",
 			"Pod shop/a Normal PodEviction: evicted from node node-1: the reason",
-			"Pod shop/b Warning PodEviction: deleted from node node-1, as it could not be evicted in time: the reason",
-			"Node default/node-1 Warning CordonAndDrain: spot-interruption: drained after 250ms: 1 pod evicted, 1 deleted, 2 left in place; deleted, as they could not be evicted in time: shop/b (against the disruption budget shop/db)",
+			"Pod shop/b Warning PodEviction: deleted from node node-1, as it would not have ended in time: the reason",
+			"Node default/node-1 Warning CordonAndDrain: spot-interruption: drained after 250ms: 1 pod evicted, 1 deleted, 2 left in place; deleted, as they would not have ended in time: shop/b (against the disruption budget shop/db)",
 			"Node default/node-1 Normal Uncordon: spot-interruption: withdrawn; nothing of it is left on the node",
 		)
 		// The Node's name is its UID, as the kubelet does, so that "kubectl describe node" finds it.

@@ -183,7 +183,8 @@ func (s Settings) takeBack(sit Situation, e state.Entry) state.Entry {
 	return e // Nothing has been done for the event yet.
 }
 
-// closeEntry closes an entry whose event has an ending, and for which nothing is left to take back.
+// closeEntry closes an entry whose event has an ending. Nothing is left to take back for it: the node was uncordoned, or another event needs the
+// cordon, and the entry of that event has OnNode.
 func closeEntry(sit Situation, e state.Entry, ending state.Ending) state.Entry {
 	e = enter(sit, state.Closed, e)
 	e.Ending, e.OnNode, e.Result = ending, false, nil

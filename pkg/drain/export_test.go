@@ -1,4 +1,0 @@
-package drain
-
-// ReadClaim is how the annotation is read.
-var ReadClaim = readClaim
