@@ -3,6 +3,9 @@ package main_test
 import (
 	"bytes"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,8 +13,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds/imdstest"
+	"github.com/nth-project/nth/pkg/rehearsal"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // A bench is what "nth check" looks at: a host's file system, and settings that name nothing outside of it.
@@ -172,5 +179,123 @@ func TestCheck_EndsWithItsSummaryWhateverTheEnvironmentHas(t *testing.T) {
 	want := `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE=\"IPv5\": it must be IPv4 or IPv6`
 	if status != 78 || stderr != "" || !strings.Contains(stdout, want) || !strings.HasSuffix(stdout, "\"verdict\": \"fail\"\n}\n") {
 		t.Errorf("status %d, standard error %q, standard output\n%s", status, stderr, stdout)
+	}
+}
+
+// leave has a daemon of the bench leave a status.
+func (b *bench) leave(t *testing.T, s state.Status) {
+	t.Helper()
+	writeStatus(t, filepath.Join(b.host, "run"), s)
+}
+
+// join gives the machine that checks a kubeconfig of a node, whatever the daemon sees of it.
+func (b *bench) join(t *testing.T) {
+	t.Helper()
+	server := httptest.NewServer(rehearsal.New("00000000-0000-0000-0000-000000000001"))
+	t.Cleanup(server.Close)
+	b.put(t, "absent", string(rehearsal.Kubeconfig(server.URL)))
+}
+
+// watching is the status of a daemon that has nothing to do.
+func watching() state.Status {
+	now := time.Now()
+	return state.Status{
+		Version: state.StatusVersion, PID: os.Getpid(), Started: now.Add(-time.Hour), Updated: now,
+		Node: rehearsal.Node, Documents: []state.DocumentStatus{{Kind: event.SpotInterruption, LastGood: now}},
+	}
+}
+
+func TestCheckFailsUnlessTheDaemonRunsAndCouldActItself(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*state.Status) // nil leaves no status
+		joined bool                // as far as the check can see
+		want   string
+	}{
+		"all is well":            {func(*state.Status) {}, true, `ok    daemon      process \d+ watches for node made-up-node`},
+		"it was never started":   {nil, true, `fail  daemon      nth is not running, or has just started: no status in .*/run: this node would not be drained.*`},
+		"it was stopped":         {func(s *state.Status) { s.Stopped = s.Updated }, true, `fail  daemon      nth is not running: stopped at .*`},
+		"it has crashed":         {func(s *state.Status) { s.PID = 1 << 30 }, true, `fail  daemon      nth is not running: process 1073741824 died.*`},
+		"it hangs":               {func(s *state.Status) { s.Program = hung }, true, `fail  daemon      nth may be hung: .*`},
+		"it sees no kubeconfig":  {without, true, `fail  daemon      it has no credential: there is no kubeconfig\. This check has found one in .*/absent: .*PrivateTmp=.*`},
+		"nor does anybody":       {without, false, `fail  daemon      it has no credential: there is no kubeconfig`},
+		"its credential expired": {func(s *state.Status) { s.Identity.Trouble = "401" }, true, `fail  daemon      it has no credential: 401\. .*`},
+		"it is another node's":   {func(s *state.Status) { s.Node = "other" }, true, `fail  daemon      it acts for node other, and the credential in .*/absent is of node made-up-node: .*`},
+		"it hears nothing":       {deafFor(time.Minute), true, `fail  daemon      it cannot read spot-interruption since .*: refused`},
+		"it missed one look":     {deafFor(time.Second), true, `ok    daemon      process \d+ watches for node made-up-node`},
+		"it is only talking":     {func(s *state.Status) { s.DryRun = true }, true, `warn  daemon      it runs as a dry run: .*`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			if c.joined {
+				b.join(t)
+			}
+			if c.change != nil {
+				s := watching()
+				c.change(&s)
+				b.leave(t, s)
+			}
+			mustSay(t, b.check(t, ""), c.want)
+		})
+	}
+}
+
+func without(s *state.Status) { s.Node, s.Identity.Trouble = "", "there is no kubeconfig" }
+
+func deafFor(d time.Duration) func(*state.Status) {
+	return func(s *state.Status) {
+		s.Documents[0].Trouble, s.Documents[0].Since = "refused", s.Updated.Add(-d)
+	}
+}
+
+// Who has just installed nth looks at once, and must not be told what will be over in a moment.
+func TestCheckGivesADaemonThatBeginsAMomentToFindItsCredential(t *testing.T) {
+	b := newBench(t)
+	b.join(t)
+	s := watching()
+	s.Started = s.Updated
+	without(&s)
+	b.leave(t, s)
+	joined := time.AfterFunc(time.Second, func() { b.leave(t, watching()) })
+	defer joined.Stop()
+	if said := b.check(t, ""); strings.Contains(said, "fail  daemon") {
+		t.Errorf("it says\n%s", said)
+	}
+}
+
+func TestCheck_SaysWhichFilesWereRead(t *testing.T) {
+	b := newBench(t)
+	for name, text := range map[string]string{"50-webhook.toml": "[webhook]\nproxy = \"http://me:hunter2@a.test\"\n", "60-old.toml.bak": "no TOML"} {
+		if err := os.MkdirAll(b.settings+".d", 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(b.settings+".d", name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	said := b.check(t, "--offline")
+	mustSay(t, said, `ok    settings    read .*/nth\.toml`, `ok    settings    read .*/nth\.toml\.d/50-webhook\.toml`,
+		`warn  settings    ignored .*/60-old\.toml\.bak: its name does not end with \.toml`,
+		`ok    webhook     no webhook configured`)
+	status, stdout, stderr := call(t, "config --check --config "+b.settings)
+	mustSay(t, stdout, `.*/nth\.toml: read`, `.*/50-webhook\.toml: read`, `.*/60-old\.toml\.bak: ignored: its name does not end with \.toml`, `.*/nth\.toml, .*/50-webhook\.toml: ok`)
+	if status != 0 || stderr != "" || strings.Contains(said+stdout, "hunter2") {
+		t.Errorf("status %d: %s%s", status, stdout, stderr)
+	}
+}
+
+// In a host container, the kubeconfig is below the host's root.
+func TestCheck_TheTestOfTheWebhookNamesTheNode(t *testing.T) {
+	b := newBench(t)
+	b.join(t)
+	posted := make(chan string, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
+		posted <- string(text)
+	}))
+	t.Cleanup(server.Close)
+	b.set(t, "[webhook]\nurl_file = \""+file(t, server.URL)+"\"")
+	mustSay(t, b.check(t, "--webhook"), `ok    webhook     test message delivered`)
+	if text := <-posted; !strings.Contains(text, rehearsal.Node) {
+		t.Errorf("what is posted does not name the node: %s", text)
 	}
 }

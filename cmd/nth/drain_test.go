@@ -35,15 +35,8 @@ func ownCluster(t *testing.T, more string) (cluster *rehearsal.Cluster, settings
 	cluster = rehearsal.New(bootID)
 	server := httptest.NewServer(cluster)
 	t.Cleanup(server.Close)
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	settings = filepath.Join(t.TempDir(), "nth.toml")
-	text := fmt.Sprintf("%s[kubernetes]\nkubeconfig = %q\n", more, kubeconfig)
-	for file, content := range map[string][]byte{kubeconfig: rehearsal.Kubeconfig(server.URL), settings: []byte(text)} {
-		if err := os.WriteFile(file, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return cluster, settings
+	kubeconfig := file(t, string(rehearsal.Kubeconfig(server.URL)))
+	return cluster, file(t, fmt.Sprintf("%s[kubernetes]\nkubeconfig = %q\n", more, kubeconfig))
 }
 
 // nodeOf is the cluster's node now.
@@ -208,10 +201,7 @@ func TestDrain_NeedsAServiceWithACredential(t *testing.T) {
 
 func TestDrain_DryRunShowsThePlan(t *testing.T) {
 	cluster, kubeconfig, written := realCluster(t)
-	settings := filepath.Join(t.TempDir(), "nth.toml")
-	if err := os.WriteFile(settings, fmt.Appendf(nil, "[kubernetes]\nkubeconfig = %q\n", kubeconfig), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	settings := file(t, fmt.Sprintf("[kubernetes]\nkubeconfig = %q\n", kubeconfig))
 	status, said, stderr := call(t, "drain --dry-run --config "+settings)
 	if status != 0 || stderr != "" || !strings.Contains(said, "default/cache-0             StatefulSet 30 s") || writerOf(t, cluster) != "" || len(written()) > 0 {
 		t.Errorf("status %d, on standard error %q, written %q, said\n%s", status, stderr, written(), said)

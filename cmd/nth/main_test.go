@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -53,20 +54,30 @@ func call(t *testing.T, args string) (status int, stdout, stderr string) {
 	return status, out.String(), err.String()
 }
 
+// file writes a text into a file of its own, and returns its path.
+func file(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 func golden(t *testing.T, name, got string) {
 	t.Helper()
-	file := "testdata/" + name + ".txt"
+	path := "testdata/" + name + ".txt"
 	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want, err := os.ReadFile(file)
+	want, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("%s differs (-update writes it anew):\n%s", file, got)
+		t.Errorf("%s differs (-update writes it anew):\n%s", path, got)
 	}
 }
 

@@ -56,12 +56,9 @@ func TestWhatTheSettingsDoNotAskForIsNotRehearsed(t *testing.T) {
 		{"[events.spot-interruption]\naction = \"cordon\"\n", `The node is not drained, since the settings do not ask for it: events.spot-interruption.action is "cordon".`},
 	} {
 		t.Run(c.said, func(t *testing.T) {
-			file := filepath.Join(t.TempDir(), "nth.toml")
-			if err := os.WriteFile(file, []byte(c.settings), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			status, said, stderr := call(t, "rehearse --config "+file)
-			if status != 0 || stderr != "" || !strings.Contains(oneLine(said), c.said) || !strings.Contains(oneLine(said), "settings in effect: "+file) {
+			settings := file(t, c.settings)
+			status, said, stderr := call(t, "rehearse --config "+settings)
+			if status != 0 || stderr != "" || !strings.Contains(oneLine(said), c.said) || !strings.Contains(oneLine(said), "settings in effect: "+settings) {
 				t.Errorf("status %d, on standard error %q, said\n%s", status, stderr, said)
 			}
 		})
@@ -100,11 +97,7 @@ func realCluster(t *testing.T) (cluster *rehearsal.Cluster, kubeconfig string, w
 		}
 	}))
 	t.Cleanup(server.Close)
-	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(kubeconfig, rehearsal.Kubeconfig(server.URL), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return cluster, kubeconfig, func() []string {
+	return cluster, file(t, string(rehearsal.Kubeconfig(server.URL))), func() []string {
 		mu.Lock()
 		defer mu.Unlock()
 		return slices.Clone(asked)
@@ -156,9 +149,9 @@ func TestRehearse_RealNode(t *testing.T) {
 }
 
 func TestAKubeconfigThatIsNoUseIsStatus1(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "kubeconfig")
-	status, said, stderr := call(t, "rehearse --kubeconfig "+file)
-	if status != 1 || said != "" || !strings.Contains(stderr, "there is no kubeconfig at "+file) {
+	absent := filepath.Join(t.TempDir(), "kubeconfig")
+	status, said, stderr := call(t, "rehearse --kubeconfig "+absent)
+	if status != 1 || said != "" || !strings.Contains(stderr, "there is no kubeconfig at "+absent) {
 		t.Errorf("status %d, said %q, on standard error: %s", status, said, stderr)
 	}
 }

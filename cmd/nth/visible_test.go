@@ -46,11 +46,7 @@ func TestVisible_what_an_API_server_says(t *testing.T) {
 	b := newBench(t)
 	b.put(t, "absent", string(rehearsal.Kubeconfig(server.URL)))
 	mustBeVisible(t, b.check(t, ""))
-	settings := filepath.Join(t.TempDir(), "nth.toml")
-	text := fmt.Sprintf("[kubernetes]\nkubeconfig = %q\n", filepath.Join(b.host, "absent"))
-	if err := os.WriteFile(settings, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	settings := file(t, fmt.Sprintf("[kubernetes]\nkubeconfig = %q\n", filepath.Join(b.host, "absent")))
 	status, stdout, stderr := call(t, "drain --dry-run --config "+settings)
 	if status != 1 || stdout != "" || strings.Count(stderr, "\n") != 1 {
 		t.Errorf("drain: status %d, on standard output %q", status, stdout)

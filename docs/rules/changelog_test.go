@@ -2,9 +2,7 @@ package rules_test
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,16 +13,11 @@ import (
 
 // The packages' change logs come from one, and people read the other.
 func TestBothChangeLogsHaveTheSameVersions(t *testing.T) {
-	top := filepath.Join("..", "..")
 	versions := func(name, pattern string) []string {
 		t.Helper()
-		text, err := os.ReadFile(filepath.Join(top, name))
-		if err != nil {
-			t.Fatal(err)
-		}
 		var all []string
-		for _, found := range regexp.MustCompile(pattern).FindAllSubmatch(text, -1) {
-			all = append(all, string(found[1]))
+		for _, found := range regexp.MustCompile(pattern).FindAllStringSubmatch(read(t, name), -1) {
+			all = append(all, found[1])
 		}
 		return all
 	}
@@ -43,16 +36,11 @@ func TestEveryAddressIsThatOfTheModule(t *testing.T) {
 		t.Errorf("keys begin with %q, and the module is %s", kube.KeyPrefix, module)
 	}
 	address := regexp.MustCompile(`github\.com/` + regexp.QuoteMeta(owner) + `[\w.-]*/[\w.-]+`)
-	top := filepath.Join("..", "..")
 	for _, name := range []string{
 		"go.mod", "nfpm.yaml", "packaging/queue/nfpm.yaml", "packaging/deb/copyright", "packaging/queue/copyright", "systemd/nth.catalog",
 		"systemd/nth.service", "systemd/nth-queue.service", "packaging/helm/nth-queue/Chart.yaml",
 	} {
-		text, err := os.ReadFile(filepath.Join(top, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		all := address.FindAllString(string(text), -1)
+		all := address.FindAllString(read(t, name), -1)
 		if len(all) == 0 {
 			t.Errorf("%s names no address", name)
 		}
@@ -65,7 +53,7 @@ func TestEveryAddressIsThatOfTheModule(t *testing.T) {
 }
 
 func TestATreeThatIsAdoptedNamesNobodyElse(t *testing.T) {
-	top, copied := filepath.Join("..", ".."), t.TempDir()
+	copied := t.TempDir()
 	run := func(dir, line string) string {
 		t.Helper()
 		command := exec.Command("bash", "-euo", "pipefail", "-c", line)

@@ -100,6 +100,16 @@ var exported = sync.OnceValues(func() (map[string]string, error) {
 	}
 })
 
+// read returns the text of a file, whose path is from the project's top.
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(top, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 func list(args ...string) ([]byte, error) {
 	command := exec.Command("go", append([]string{"list"}, args...)...)
 	command.Dir, command.Env = top, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath")

@@ -110,11 +110,7 @@ func TestMessage_UsesPlainTerms(t *testing.T) {
 		})
 	}
 	for _, name := range shipped(t) {
-		content, err := os.ReadFile(filepath.Join(top, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, line := range strings.Split(string(content), "\n") {
+		for i, line := range strings.Split(read(t, name), "\n") {
 			judge(fmt.Sprintf("%s:%d", name, i+1), line)
 		}
 	}
@@ -195,15 +191,8 @@ func pages(t *testing.T) map[string]string {
 			t.Fatal(err)
 		}
 		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			name, err := filepath.Rel(top, file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			found[name] = string(text)
+			name := strings.TrimPrefix(file, top+"/")
+			found[name] = read(t, name)
 		}
 	}
 	return found
@@ -294,4 +283,56 @@ func sentences(page string) []numbered {
 	}
 	end()
 	return found
+}
+
+func TestThePageOfTheDesignNamesEveryPackage(t *testing.T) {
+	page := read(t, "docs/design.md")
+	missing := map[string]bool{}
+	for _, s := range project(t).sources {
+		if dir := s.dir(); !s.lab() && !strings.HasSuffix(dir, "test") && !strings.Contains(page, "\n| `"+dir+"` | ") {
+			missing[dir] = true
+		}
+	}
+	for dir := range missing {
+		t.Errorf("docs/design.md does not say what %s is for", dir)
+	}
+}
+
+var (
+	sourceRow = regexp.MustCompile(`(?m)^\| ([A-Z]\d+) \| (.*) \|$`)
+	// sourceUse is how a page refers to one, from wherever it is.
+	sourceUse = regexp.MustCompile(`\[([A-Z]\d+)\]\((?:docs/|\.\./docs/)?sources\.md\)`)
+	// readOn is a day, or why there is none.
+	readOn = regexp.MustCompile(`^(\d{4}-\d{2}-\d{2}|not read again|seen)$`)
+)
+
+// What pages say of other projects is one list with versions and places, which can be gone through again.
+func TestWhatIsSaidOfOthersIsOnThePageOfSources(t *testing.T) {
+	known := map[string]bool{}
+	for _, row := range sourceRow.FindAllStringSubmatch(read(t, "docs/sources.md"), -1) {
+		name, cells := row[1], strings.Split(row[2], " | ")
+		if _, twice := known[name]; twice {
+			t.Errorf("docs/sources.md has %s twice", name)
+		}
+		known[name] = false
+		if len(cells) != 4 || cells[0] == "" || cells[1] == "" || cells[2] == "" || !readOn.MatchString(cells[3]) {
+			t.Errorf("docs/sources.md: %s does not say what, of which version, read where and when: %q", name, cells)
+		}
+	}
+	if len(known) < 20 {
+		t.Fatalf("docs/sources.md has %d rows: it is read wrongly", len(known))
+	}
+	for file, text := range pages(t) {
+		for _, use := range sourceUse.FindAllStringSubmatch(text, -1) {
+			if _, ok := known[use[1]]; !ok {
+				t.Errorf("%s refers to %s, which docs/sources.md does not have", file, use[1])
+			}
+			known[use[1]] = true
+		}
+	}
+	for name, used := range known {
+		if !used {
+			t.Errorf("no page refers to %s of docs/sources.md", name)
+		}
+	}
 }

@@ -53,7 +53,6 @@ type trial struct {
 
 	mu       sync.Mutex
 	reports  []drain.Progress
-	at       []time.Time // when it was reported
 	emptied  time.Time
 	adjusted int // how much had been reported when the goal changed last
 }
@@ -174,7 +173,7 @@ func (r *trial) tell(p drain.Progress) {
 			close(r.drained)
 		}
 	}
-	r.reports, r.at = append(r.reports, p), append(r.at, time.Now())
+	r.reports = append(r.reports, p)
 }
 
 // wait waits until it is reported that the node is drained, or the time is over, or the guard was stopped.

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,7 +41,7 @@ func TestLoadBalancers(t *testing.T) {
 	// What was held for one event is not for the next one: the node was open in between.
 	run(t, "the wait ends with its drain", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a"), 0)
-		b := &balancers{machine: time.Hour}
+		b := &blocker{takes: time.Hour, left: draining}
 		r := begin(t, s, drain.Options{LoadBalancers: b, ExcludeFromLoadBalancers: true})
 		r.await(state.TargetsLeft)
 		r.adjust(func(g *drain.Goal) { g.Evict = false })
@@ -55,51 +54,72 @@ func TestLoadBalancers(t *testing.T) {
 	})
 }
 
-// scripts take a time, and come to something.
-type scripts struct {
-	take time.Duration
-	err  error
-	deaf bool // they run to their end though nobody waits any more
+// blocker is what evictions wait for, scripts or load balancers: it is done after a time, or at once where it is asked again.
+type blocker struct {
+	takes  time.Duration
+	err    error           // what it comes to then
+	deaf   bool            // it waits on though nobody does any more
+	left   string          // what it misses until then
+	server *apitest.Server // which has the node; nil where it does not matter if that is closed
 
-	runs   atomic.Int32
-	closed atomic.Bool // the node was, when they began
-	ended  atomic.Bool
-	server *apitest.Server
+	mu    sync.Mutex
+	asked []inquiry
 }
 
-func (s *scripts) Wait(ctx context.Context, _ wait.Node, _ func(string)) error {
-	s.runs.Add(1)
-	defer s.ended.Store(true)
-	s.closed.Store(s.server.CurrentNode().Spec.Unschedulable)
-	if s.deaf {
-		time.Sleep(s.take)
-		return s.err
+// inquiry is one time that it was asked.
+type inquiry struct {
+	labeled, closed bool // the node was
+	ended           time.Time
+}
+
+func (b *blocker) Wait(ctx context.Context, node wait.Node, tell func(string)) error {
+	b.mu.Lock()
+	number, err, takes := len(b.asked), b.err, b.takes
+	closed := b.server != nil && b.server.CurrentNode().Spec.Unschedulable
+	b.asked = append(b.asked, inquiry{labeled: node.Labeled, closed: closed})
+	b.mu.Unlock()
+	if number > 0 {
+		takes = 0
 	}
-	if !loop.Await(ctx, nil, s.take) {
-		return ctx.Err()
+	if takes > 0 && b.left != "" {
+		tell(b.left)
 	}
-	return s.err
+	if b.deaf {
+		time.Sleep(takes)
+	} else if !loop.Await(ctx, nil, takes) {
+		err = ctx.Err()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.asked[number].ended = time.Now()
+	return err
+}
+
+func (b *blocker) inquiries() []inquiry {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.asked)
 }
 
 func TestScripts_DelayEvictions(t *testing.T) {
 	t.Parallel()
 	const late = "it takes too long"
 	for name, c := range map[string]struct {
-		scripts    *scripts
+		scripts    *blocker
 		wait       time.Duration
 		evictAfter time.Duration
 		limit      time.Duration // hard; 0 is no deadline
 		want       time.Duration
 		reported   string
 	}{
-		"that take no time":                        {&scripts{}, time.Minute, 0, 0, 0, ""},
-		"that take ten seconds":                    {&scripts{take: 10 * time.Second}, time.Minute, 0, 0, 10 * time.Second, ""},
-		"that fail":                                {&scripts{take: time.Second, err: errors.New("failed: save.service")}, time.Minute, 0, 0, time.Second, "failed: save.service"},
-		"that take too long":                       {&scripts{take: time.Hour}, time.Minute, 0, 0, time.Minute, late},
-		"that hear nobody":                         {&scripts{take: 2 * time.Minute, deaf: true}, time.Minute, 0, 0, time.Minute, late},
-		"that take a quarter of what there is":     {&scripts{take: time.Hour}, time.Minute, 0, 2 * time.Minute, 30 * time.Second, late},
-		"that run where nothing is left":           {&scripts{take: time.Hour}, time.Minute, 0, time.Nanosecond, 0, late},
-		"before the wait that holds all evictions": {&scripts{take: 10 * time.Second}, time.Minute, 20 * time.Second, 0, 30 * time.Second, ""},
+		"that take no time":                        {&blocker{}, time.Minute, 0, 0, 0, ""},
+		"that take ten seconds":                    {&blocker{takes: 10 * time.Second}, time.Minute, 0, 0, 10 * time.Second, ""},
+		"that fail":                                {&blocker{takes: time.Second, err: errors.New("failed: save.service")}, time.Minute, 0, 0, time.Second, "failed: save.service"},
+		"that take too long":                       {&blocker{takes: time.Hour}, time.Minute, 0, 0, time.Minute, late},
+		"that hear nobody":                         {&blocker{takes: 2 * time.Minute, deaf: true}, time.Minute, 0, 0, time.Minute, late},
+		"that take a quarter of what there is":     {&blocker{takes: time.Hour}, time.Minute, 0, 2 * time.Minute, 30 * time.Second, late},
+		"that run where nothing is left":           {&blocker{takes: time.Hour}, time.Minute, 0, time.Nanosecond, 0, late},
+		"before the wait that holds all evictions": {&blocker{takes: 10 * time.Second}, time.Minute, 20 * time.Second, 0, 30 * time.Second, ""},
 	} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			c.scripts.server = s
@@ -110,11 +130,8 @@ func TestScripts_DelayEvictions(t *testing.T) {
 			if after := ended[0].At.Sub(r.began); after != c.want {
 				t.Errorf("the pod was evicted after %s, want %s", after, c.want)
 			}
-			if n := c.scripts.runs.Load(); n != 1 || !c.scripts.closed.Load() {
-				t.Errorf("the scripts ran %d times, on a closed node: %t", n, c.scripts.closed.Load())
-			}
-			if !c.scripts.ended.Load() && !c.scripts.deaf {
-				t.Error("nobody waits for the scripts, and they were not ended")
+			if ran := c.scripts.inquiries(); len(ran) != 1 || !ran[0].closed || ran[0].ended.IsZero() && !c.scripts.deaf {
+				t.Errorf("the scripts ran as %+v; want them once, on a closed node, and to their end", ran)
 			}
 			reported := r.of(state.ScriptsFailed)
 			if (c.reported != "") != (len(reported) == 1) || c.reported != "" && reported[0].Detail != c.reported {
@@ -127,95 +144,52 @@ func TestScripts_DelayEvictions(t *testing.T) {
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	run(t, "not for a cordon", func(t *testing.T, s *apitest.Server) {
-		own := &scripts{server: s}
+		own := &blocker{server: s}
 		goal := toCordon()
 		r := start(t, s, drain.Options{Scripts: own, ScriptsWait: time.Minute}, goal)
 		r.await(state.NodeCordoned)
 		time.Sleep(time.Minute)
-		if n := own.runs.Load(); n != 0 {
-			t.Errorf("they ran %d times", n)
+		if ran := own.inquiries(); len(ran) != 0 {
+			t.Errorf("they ran as %+v", ran)
 		}
 		r.adjust(func(g *drain.Goal) { g.Evict = true })
 		r.await(state.NodeEmpty)
-		if n := own.runs.Load(); n != 1 {
-			t.Errorf("they ran %d times", n)
+		if ran := own.inquiries(); len(ran) != 1 {
+			t.Errorf("they ran as %+v", ran)
 		}
 	})
 	// They run, and are not begun twice.
 	run(t, "run once in a drain that is called off and resumed", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a"), 0)
-		own := &scripts{take: 30 * time.Second, server: s}
+		own := &blocker{takes: 30 * time.Second, server: s}
 		r := begin(t, s, drain.Options{Scripts: own, ScriptsWait: time.Hour})
 		for _, evict := range []bool{false, true} {
 			time.Sleep(5 * time.Second)
 			r.adjust(func(g *drain.Goal) { g.Evict = evict })
 		}
 		r.await(state.NodeEmpty)
-		if after := s.Requests("evict")[0].At.Sub(r.began); after != 30*time.Second || own.runs.Load() != 1 {
-			t.Errorf("evicted after %s; the scripts ran %d times", after, own.runs.Load())
+		if after := s.Requests("evict")[0].At.Sub(r.began); after != 30*time.Second || len(own.inquiries()) != 1 {
+			t.Errorf("evicted after %s; the scripts ran as %+v", after, own.inquiries())
 		}
 	})
 }
 
-// balancers are done with the machine after a time.
-type balancers struct {
-	machine time.Duration
-	err     error // what it comes to then
-	deaf    bool  // they wait on though nobody does any more
-
-	mu    sync.Mutex
-	asked []inquiry
-}
-
-// inquiry is one time that they were asked.
-type inquiry struct {
-	labeled bool
-	ended   time.Time
-}
-
-func (b *balancers) Wait(ctx context.Context, node wait.Node, tell func(string)) error {
-	b.mu.Lock()
-	number := len(b.asked)
-	b.asked = append(b.asked, inquiry{labeled: node.Labeled})
-	b.mu.Unlock()
-	err, wait := b.err, b.machine
-	if number > 0 {
-		wait = 0
-	}
-	if wait > 0 {
-		tell("1 target is still draining in tg/web")
-	}
-	if b.deaf {
-		time.Sleep(wait)
-	} else if !loop.Await(ctx, nil, wait) {
-		err = ctx.Err()
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.asked[number].ended = time.Now()
-	return err
-}
-
-func (b *balancers) inquiries() []inquiry {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.Clone(b.asked)
-}
+const draining = "1 target is still draining in tg/web"
 
 func TestLoadBalancers_DelayEvictions(t *testing.T) {
 	t.Parallel()
 	const set = 20 * time.Second
 	for name, c := range map[string]struct {
-		balancers *balancers
+		balancers *blocker
 		set       time.Duration
 		want      time.Duration
 		holding   string // what is reported of evictions that wait for nothing else
 	}{
-		"that were done with it":              {&balancers{}, set, 0, ""},
-		"that take three minutes":             {&balancers{machine: 3 * time.Minute}, set, 3 * time.Minute, ""},
-		"that may not be asked":               {&balancers{err: errors.New("it is refused")}, set, set, "20s"},
-		"that may not be asked, with no wait": {&balancers{err: errors.New("it is refused")}, 0, 0, ""},
-		"that nobody tells, for longer":       {&balancers{machine: time.Minute, err: errors.New("nobody takes it out")}, set, time.Minute, ""},
+		"that were done with it":              {&blocker{}, set, 0, ""},
+		"that take three minutes":             {&blocker{takes: 3 * time.Minute, left: draining}, set, 3 * time.Minute, ""},
+		"that may not be asked":               {&blocker{err: errors.New("it is refused")}, set, set, "20s"},
+		"that may not be asked, with no wait": {&blocker{err: errors.New("it is refused")}, 0, 0, ""},
+		"that nobody tells, for longer":       {&blocker{takes: time.Minute, left: draining, err: errors.New("nobody takes it out")}, set, time.Minute, ""},
 	} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			s.AddPod(pod("a"), 0)
@@ -226,7 +200,7 @@ func TestLoadBalancers_DelayEvictions(t *testing.T) {
 				t.Errorf("evicted after %s, want %s", after, c.want)
 			}
 			left, out := r.of(state.TargetsLeft), r.of(state.TargetsOut)
-			if waited := c.balancers.machine > 0; waited != (len(left) > 0) || (waited || c.balancers.err != nil) != (len(out) > 0) {
+			if waited := c.balancers.takes > 0; waited != (len(left) > 0) || (waited || c.balancers.err != nil) != (len(out) > 0) {
 				t.Errorf("reported %+v and %+v", left, out)
 			}
 			if c.balancers.err != nil && (len(out) != 1 || out[0].Detail != c.balancers.err.Error()) {
@@ -249,7 +223,7 @@ func TestLoadBalancers_AnHourAtMost(t *testing.T) {
 	for name, deaf := range map[string]bool{"and asked no longer": false, "also where they hear nobody": true} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			s.AddPod(pod("a"), 0)
-			b := &balancers{machine: 5 * time.Hour, deaf: deaf}
+			b := &blocker{takes: 5 * time.Hour, deaf: deaf}
 			r := beginWithin(t, s, drain.Options{LoadBalancers: b, ExcludeFromLoadBalancers: true, LoadBalancerWait: set}, false, 0)
 			time.Sleep(2 * time.Hour)
 			asked := s.Requests("evict")
@@ -271,7 +245,7 @@ func TestLoadBalancers_DelayNoPodBeyondItsTurn(t *testing.T) {
 			s.AddPod(pod("long", grace(80)), 0)
 			s.AddPod(pod("short", grace(10)), 0)
 			r := beginWithin(t, s, drain.Options{
-				LoadBalancers: &balancers{machine: time.Hour}, ExcludeFromLoadBalancers: true, Options: evict.Options{Margin: 2 * time.Second},
+				LoadBalancers: &blocker{takes: time.Hour}, ExcludeFromLoadBalancers: true, Options: evict.Options{Margin: 2 * time.Second},
 			}, hard, 2*time.Minute)
 			if result := r.succeed(); result.Evicted != 2 {
 				t.Errorf("the result is %+v", result)
@@ -304,7 +278,7 @@ func TestLoadBalancers_HalfOfTheTime(t *testing.T) {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			s.AddPod(pod("a"), 0)
 			r := beginWithin(t, s, drain.Options{
-				LoadBalancers: &balancers{machine: time.Hour}, ExcludeFromLoadBalancers: true,
+				LoadBalancers: &blocker{takes: time.Hour}, ExcludeFromLoadBalancers: true,
 			}, true, 10*time.Minute)
 			time.Sleep(10 * time.Second)
 			r.adjust(func(g *drain.Goal) { g.Hard, g.TimeEnds = g.Hard.Add(c.moved), g.TimeEnds.Add(c.moved) })

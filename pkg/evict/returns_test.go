@@ -18,7 +18,7 @@ func TestReturns(t *testing.T) {
 	t.Parallel()
 	// A machine that is lost takes them with it. Until then, their controller would bring them back as often as they are evicted.
 	run(t, "ever more slowly before a deadline", func(t *testing.T, s *apitest.Server) {
-		replace(t, s, "static")
+		controller(t, s, 1, false)
 		r := start(t, s, evict.Options{Margin: time.Second}, delayed(1500*time.Millisecond, true, time.Minute))
 		r.await(state.PodsLeftToReturn)
 		time.Sleep(time.Until(r.goal.Hard))
@@ -73,29 +73,6 @@ func TestReturns_NotOfPodsThatAreBoundLate(t *testing.T) {
 			}
 		})
 	}
-}
-
-// replace puts a new pod on the node whenever the last one is gone, as the controller of a pod does that names its node
-// or tolerates the cordon, until the test ends.
-func replace(t *testing.T, s *apitest.Server, name string, changes ...func(*corev1.Pod)) {
-	t.Helper()
-	s.AddPod(pod(name+"-0", changes...), 0)
-	stop, done := make(chan struct{}), make(chan struct{})
-	t.Cleanup(func() { close(stop); <-done })
-	go func() {
-		defer close(done)
-		for i := 0; ; {
-			select {
-			case <-stop:
-				return
-			case <-time.After(20 * time.Millisecond):
-			}
-			if !s.HasPod(fmt.Sprintf("default/%s-%d", name, i)) {
-				i++
-				s.AddPod(pod(fmt.Sprintf("%s-%d", name, i), changes...), 0)
-			}
-		}
-	}()
 }
 
 // controller is one whose pods tolerate the cordon, or name the node: as soon as one of them is evicted, and for a StatefulSet as

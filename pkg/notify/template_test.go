@@ -1,7 +1,9 @@
 package notify_test
 
 import (
+	"context"
 	"encoding/json"
+	"flag"
 	"maps"
 	"os"
 	"reflect"
@@ -10,9 +12,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/notify"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 const jsonType = "application/json; charset=utf-8"
@@ -100,17 +104,24 @@ func TestFields_CanStandInAStringOfJSON(t *testing.T) {
 	}
 }
 
+// read returns the text of a file, whose path is from the project's top.
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile("../../" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 // shipped compiles a template that the packages bring; "" is nth's own.
 func shipped(t *testing.T, name string) *notify.Template {
 	t.Helper()
-	text := []byte{}
+	text := ""
 	if name != "" {
-		var err error
-		if text, err = os.ReadFile("../../packaging/webhook/" + name + ".tmpl"); err != nil {
-			t.Fatal(err)
-		}
+		text = read(t, "packaging/webhook/"+name+".tmpl")
 	}
-	template, err := notify.NewTemplate(name, string(text), jsonType)
+	template, err := notify.NewTemplate(name, text, jsonType)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,13 +193,10 @@ var (
 )
 
 func TestManual_DescribesEveryField(t *testing.T) {
-	text, err := os.ReadFile("../../docs/notices.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := read(t, "docs/notices.md")
 	var described, defined []string
-	for _, match := range rows.FindAllSubmatch(text, -1) {
-		described = append(described, names.FindAllString(string(match[1]), -1)...)
+	for _, match := range rows.FindAllStringSubmatch(text, -1) {
+		described = append(described, names.FindAllString(match[1], -1)...)
 	}
 	for field := range reflect.TypeFor[notify.Fields]().Fields() {
 		defined = append(defined, field.Name)
@@ -202,14 +210,11 @@ func TestManual_DescribesEveryField(t *testing.T) {
 var outcomes = regexp.MustCompile("(?m)^\\| `(announced|ended|over)` \\| ([a-z`, -]*) \\|")
 
 func TestManual_ListsEveryOutcome(t *testing.T) {
-	text, err := os.ReadFile("../../docs/notices.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := read(t, "docs/notices.md")
 	described, defined := map[string]bool{}, map[string]bool{}
-	for _, match := range outcomes.FindAllSubmatch(text, -1) {
-		for outcome := range strings.FieldsFuncSeq(string(match[2]), func(r rune) bool { return strings.ContainsRune("`, ", r) }) {
-			described[string(match[1])+" "+outcome] = true
+	for _, match := range outcomes.FindAllStringSubmatch(text, -1) {
+		for outcome := range strings.FieldsFuncSeq(match[2], func(r rune) bool { return strings.ContainsRune("`, ", r) }) {
+			described[match[1]+" "+outcome] = true
 		}
 	}
 	for _, f := range samples() {
@@ -218,4 +223,61 @@ func TestManual_ListsEveryOutcome(t *testing.T) {
 	if !maps.Equal(described, defined) {
 		t.Errorf("docs/notices.md describes\n%q\nand there are\n%q", slices.Sorted(maps.Keys(described)), slices.Sorted(maps.Keys(defined)))
 	}
+}
+
+var update = flag.Bool("update", false, "write docs/notices.txt")
+
+// docs/notices.txt has what the templates of the packages make of a drain that deletes a pod against its budget.
+func TestExamples_AreWhatTheTemplatesGive(t *testing.T) {
+	var all strings.Builder
+	for _, file := range []string{"slack.tmpl", "teams.tmpl", "pagerduty.tmpl", "json.tmpl"} {
+		all.WriteString("# " + file + "\n")
+		for _, message := range messagesOfADrain(t, file) {
+			all.WriteString("\n" + strings.TrimSpace(message) + "\n")
+		}
+		all.WriteString("\n")
+	}
+	want := strings.TrimSuffix(all.String(), "\n")
+	if *update {
+		if err := os.WriteFile("../../docs/notices.txt", []byte(want), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if read(t, "docs/notices.txt") != want {
+		t.Error("docs/notices.txt differs from what the templates give; run: go test ./pkg/notify -run Examples -update")
+	}
+}
+
+// messagesOfADrain returns what a template of the packages makes of an announcement, a drain that is complete, and one that is not.
+func messagesOfADrain(t *testing.T, file string) (messages []string) {
+	t.Helper()
+	hooked(t, func(r *hookRig) {
+		r.opts.Cluster = "production"
+		r.about.Machine = func(context.Context) notify.Machine {
+			return notify.Machine{ID: "i-1234567890abcdef0", Type: "m5.large", Zone: "eu-central-1a", Region: "eu-central-1"}
+		}
+		r.useTemplate(read(t, "packaging/webhook/"+file))
+		at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+		hear := func(kind state.TransitionKind, after time.Duration, change func(*state.Transition)) {
+			r.hear(kind, "spot-1", drain(state.Draining), func(h *state.Transition) {
+				h.At, h.Entry.FirstSeen, h.Entry.Event.Deadline, h.Took = at.Add(after), at, at.Add(2*time.Minute), after
+				change(h)
+			})
+		}
+		hear(state.Announced, 0, func(h *state.Transition) {
+			h.Plan = "EC2 will terminate this spot instance at 12:02:00 UTC on 1 Mar 2026; drain now"
+		})
+		hear(state.NodeCordoned, 0, func(*state.Transition) {})
+		hear(state.PodHeld, time.Minute, func(h *state.Transition) { h.Pod, h.Detail = "shop/db-0", "shop/db" })
+		hear(state.PodDeleted, time.Minute, func(h *state.Transition) { h.Pod = "shop/db-0" })
+		hear(state.Done, 95*time.Second, func(h *state.Transition) { h.Entry.Result = &state.Result{Evicted: 11, Deleted: 1, Skipped: 2} })
+		hear(state.RanOut, 2*time.Minute, func(h *state.Transition) {
+			h.Entry.Result = &state.Result{Evicted: 11, Deleted: 1, Skipped: 2, Left: []string{"shop/cart-7"}, HeldBy: map[string]string{"shop/cart-7": "shop/cart"}}
+		})
+		r.pass(time.Second)
+		for _, p := range r.posted() {
+			messages = append(messages, p.text)
+		}
+	})
+	return messages
 }

@@ -113,7 +113,15 @@ func TestStore_WhatWasPutIsReadAgain(t *testing.T) {
 	want := []state.Entry{entry("first", state.Drained, noon), entry("second", state.Seen, noon.Add(time.Minute))}
 	want[0].BootID = otherBoot
 	write(t, filepath.Join(dir, "record.json.tmp"), `{"ver`) // A killed writer has left it.
-	put(t, store, want[1], want[0])
+	put(t, store, want[1])
+	first, err := os.Stat(filepath.Join(dir, "record.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, store, want[0])
+	if second, err := os.Stat(filepath.Join(dir, "record.json")); err != nil || os.SameFile(first, second) {
+		t.Errorf("it is written in place (%v), and a kill meanwhile would lose it", err)
+	}
 	if got := open(t, dir).Entries(); !reflect.DeepEqual(got, want) {
 		t.Errorf("read\n%+v\nwant\n%+v", got, want)
 	}

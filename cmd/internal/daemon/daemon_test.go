@@ -9,10 +9,13 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/event"
 )
 
 // lines keeps what is logged.
@@ -101,5 +104,39 @@ func TestRun_KeepsTheSettingsIfNewOnesCannotBeUsed(t *testing.T) {
 	})
 	if !slices.Equal(begun, []string{"1s", "2s", "1s"}) || !strings.Contains(logged, "invalid configuration; keeping the current one") {
 		t.Errorf("it has begun with the margins %q, and logged\n%s", begun, logged)
+	}
+}
+
+func TestRunWith_LeavesBehindOnlyWorkThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hangs, run := make(chan struct{}), func(context.Context) {}
+		for limit, work := range map[time.Duration]func(context.Context){
+			time.Second:     func(ctx context.Context) { <-ctx.Done(); time.Sleep(time.Second) },
+			5 * time.Second: func(context.Context) { <-hangs },
+		} {
+			began := time.Now()
+			if daemon.RunWith(t.Context(), run, work); time.Since(began) != limit {
+				t.Errorf("it ended after %s, want %s", time.Since(began), limit)
+			}
+		}
+		close(hangs)
+	})
+}
+
+func TestRules_HooksAreCompletedOnlyWhereTerminationsDrain(t *testing.T) {
+	for _, row := range []struct {
+		action, incomplete string
+		complete           bool
+		want, soft         bool // nth completes hooks; the budget is soft, as machines may be kept
+	}{
+		{"drain", "continue", true, true, false}, {"drain", "abandon", true, true, true}, {"drain", "abandon", false, false, false},
+		{"cordon", "continue", true, false, false}, {"notify", "continue", true, false, false}, {"ignore", "continue", true, false, false},
+	} {
+		c := config.Default().Events.Announced
+		c.ASGTermination.Action, c.ASGTermination.CompleteHook, c.ASGTermination.OnIncomplete = row.action, row.complete, row.incomplete
+		got, rule := daemon.Hooks(c.ASGTermination), daemon.Rules(c)[event.ASGTermination]
+		if got.Complete != row.want || rule.SoftBudget != row.soft || !rule.Hard {
+			t.Errorf("%+v: %+v and %+v", row, got, rule)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -138,5 +140,64 @@ func TestReporting_FaultsDoNotKeepNthFromWorking(t *testing.T) {
 	}
 	if n := strings.Count(start, "degraded: "); n != len(degraded) {
 		t.Errorf("%d faults are logged, want %d:\n%s", n, len(degraded), start)
+	}
+}
+
+func TestRun_WhileTheServiceRuns(t *testing.T) {
+	b := newBench(t)
+	service := b.serveNth(t)
+	service.awaitStatus(t, b, "process "+strconv.Itoa(service.process.Process.Pid))
+
+	status, stdout, stderr := typed(t, "run", "--config", b.settings)
+	if want := fmt.Sprintf("nth: nth already runs (pid %d)\n", service.process.Process.Pid); status != 1 || stdout != "" || stderr != want {
+		t.Errorf("a second one: status %d, on standard output %q, on standard error %q, want %q", status, stdout, stderr, want)
+	}
+
+	b.set(t, "dry_run = true")
+	dry := b.serveNth(t)
+	if said := dry.stop(t); !strings.Contains(said, "dry run") {
+		t.Errorf("the dry run said\n%s", said)
+	}
+	status, stdout, _ = call(t, "status --config "+b.settings)
+	if want := fmt.Sprintf("process %d,", service.process.Process.Pid); status != 0 || !strings.Contains(stdout, want) || strings.Contains(stdout, "dry run") {
+		t.Errorf("the status after a dry run, %d, is not the service's:\n%s", status, stdout)
+	}
+	service.stop(t)
+
+	b.set(t, "")
+	b.serveNth(t).stop(t)
+}
+
+func TestSignal_TheSecondEndsNthAtOnce(t *testing.T) {
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		t.Run(signal.String(), func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			program := exec.CommandContext(ctx, os.Args[0])
+			program.Env = append(os.Environ(), asProgram+"=stubborn")
+			out, err := program.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := program.Start(); err != nil {
+				t.Fatal(err)
+			}
+			lines := bufio.NewScanner(out)
+			for _, want := range []string{"watching", "stopping: " + signal.String() + " signal received"} {
+				if !lines.Scan() || lines.Text() != want {
+					t.Fatalf("got %q, want %q", lines.Text(), want)
+				}
+				_ = program.Process.Signal(signal)
+			}
+			go func() { // It may take a moment until the next signal counts. Go's runtime does not survive a flood of them.
+				for program.Process.Signal(signal) == nil {
+					time.Sleep(20 * time.Millisecond)
+				}
+			}()
+			_ = program.Wait()
+			if status, ok := program.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != signal {
+				t.Errorf("ended with %v", program.ProcessState)
+			}
+		})
 	}
 }
