@@ -250,15 +250,15 @@ func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 	t.mu.Lock()
 	planned, looked, turn := t.truth.listed[s.instance.id].Planned, t.truth.looked, t.turn(s.node.group)
 	t.mu.Unlock()
+	if age := time.Since(looked).Round(time.Second); age > listTime {
+		return "", fmt.Errorf("the last answer of EC2 that lists the event is %s old", age)
+	}
 	next, until := mark{BootID: s.node.bootID}, []time.Time(nil)
 	for _, e := range s.record.Entries() {
 		if e.RebootAt.IsZero() || e.Phase != state.Drained {
 			continue
 		}
 		isListed := slices.ContainsFunc(planned, func(ev event.Event) bool { return ev.ID == e.Event.ID && ev.State == event.Pending })
-		if age := time.Since(looked).Round(time.Second); age > listTime {
-			return "", fmt.Errorf("the last answer of EC2 that lists the event is %s old", age)
-		}
 		if !isListed {
 			return "", errors.New("EC2 does not list the event any more")
 		}
@@ -268,7 +268,10 @@ func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 			next.Request = request
 		}
 	}
-	if turn != "" && turn != s.node.uid {
+	switch {
+	case next.Request == "":
+		return "", errors.New("the event is over")
+	case turn != "" && turn != s.node.uid:
 		return "", errors.New("it is the turn of another node in the same group")
 	}
 	if refusal, err := t.refusal(s.instance.id, next.Request); err != nil || refusal != "" { // The instance may have joined a group since.
@@ -283,23 +286,20 @@ func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 		if next.Since = time.Now().UTC(); !next.Since.After(on.cordon.Since) { // By the clock of another leader.
 			next.Since = on.cordon.Since.Add(1)
 		}
-		for _, id := range on.mark.Events {
-			if !slices.Contains(next.Events, id) {
-				next.Events = append(next.Events, id)
-			}
-		}
+		next.Events = slices.Compact(slices.Sorted(slices.Values(append(next.Events, on.mark.Events...))))
 		next.Until = slices.MaxFunc(append(until, on.mark.Until), time.Time.Compare)
 		return next.annotation()
 	})
-	if err == nil && !written {
-		err = errors.New("the node does not have nth-queue's cordon, or was rebooted since")
+	switch {
+	case err != nil:
+		return "", err
+	case !written:
+		return "", errors.New("the node does not have nth-queue's cordon, or was rebooted since")
 	}
-	if err == nil {
-		t.mu.Lock()
-		s.instance.node.mark = next // The watch may not show the mark yet.
-		t.mu.Unlock()
-	}
-	return next.Request, err
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.instance.node.mark = next // The watch may not show the mark yet.
+	return next.Request, nil
 }
 
 // carryOut writes the mark, and then makes its request. It implements agent.Config.Reboot. A missing answer is no error: what EC2 has done shows in the
