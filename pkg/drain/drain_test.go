@@ -277,12 +277,6 @@ func claimBy(writer string) string {
 
 func uncordoned(n *corev1.Node) { n.Spec.Unschedulable = false }
 
-// unclaimed is a Node whose cordon its writer has taken back.
-func unclaimed(n *corev1.Node) {
-	uncordoned(n)
-	delete(n.Annotations, drain.CordonAnnotation)
-}
-
 const ours = `{"event":"event-0","kind":"spot-interruption","boot_id":"boot-0","since":"2026-01-02T03:04:05Z"}`
 
 // cordoned is a node that is unschedulable, with our annotation's text if there is one.

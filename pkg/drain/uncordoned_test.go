@@ -166,7 +166,9 @@ func TestUncordoned_ConcernsTheGenerationsBefore(t *testing.T) {
 			s.UncordonAs("kubectl")
 			r.adjust(joining)
 		},
-		"with its claim": func(s *apitest.Server, _ *trial) { s.ChangeNode(unclaimed, "kubectl") },
+		"with its claim": func(s *apitest.Server, _ *trial) {
+			s.ChangeNode(func(n *corev1.Node) { uncordoned(n); delete(n.Annotations, drain.CordonAnnotation) }, "kubectl")
+		},
 		// The look that sees it began before the generation did. Which events it concerns, the agent knows, so it stands until the next one.
 		"seen by a look of the generation before": func(s *apitest.Server, r *trial) {
 			s.Answer("get node", func(w http.ResponseWriter, _ *http.Request) bool {

@@ -39,7 +39,6 @@ type report struct {
 	Kind        state.TransitionKind
 	Pod, Detail string
 	Total, Left int
-	At          time.Time
 }
 
 // result is what was done.
@@ -157,7 +156,7 @@ func (r *trial) Met(pod *corev1.Pod, fresh bool) {
 // Report implements evict.Drain.
 func (r *trial) Report(what state.TransitionKind, pod *corev1.Pod, detail string) {
 	counts := r.pods.Counts()
-	reported := report{Kind: what, Detail: detail, Total: counts.Total, Left: counts.Left, At: time.Now()}
+	reported := report{Kind: what, Detail: detail, Total: counts.Total, Left: counts.Left}
 	if pod != nil {
 		reported.Pod = evict.Name(pod)
 	}
