@@ -91,7 +91,7 @@ func (c *Events) tables() []Table {
 func (c *QueueEvents) tables() []Table {
 	return append(c.Announced.tables(queue),
 		c.ReservationEnd.table(event.ReservationEnd, "The instance's Capacity Block or interruptible Capacity Reservation ends. Where the message names no time, the drain has ten minutes."),
-		c.StateChange.table(event.StateChange, "The instance stops or terminates, for any reason. The drain has five minutes."),
+		c.StateChange.table(event.StateChange, "The instance stops or terminates, for any reason. The drain has five minutes, and the machine about three."),
 		c.StatusCheck.table(event.StatusCheck, "EC2's status check of the instance or of its system has failed for five minutes. The action is undone once it has passed for a quarter of an hour. A drain may take as long, and deletes no pod: the machine may recover."),
 	)
 }
@@ -159,8 +159,7 @@ func (c *ScheduledMaintenance) table(p program) Table {
 		Setting{"lead", duration(&c.Lead, 0, 30*day),
 			"How long before the maintenance (`NotBefore`) the action begins at the latest, for codes that say `lead` or `window`. The instances of a fleet begin over 20 minutes, each at a moment that follows from its instance ID."},
 		Setting{"window", duration(&c.Window, 0, 30*day),
-			p.either("How long before the maintenance the action begins at the earliest, for codes that say `window`; at least `lead` and 20 minutes.",
-				"How long before the maintenance the action begins at the earliest, for codes that say `window`; at least `lead` and 20 minutes. Where nth-queue may not ask EC2, it begins thirteen days after the announcement at the latest: SQS forgets a message after fourteen.")},
+			"How long before the maintenance the action begins at the earliest, for codes that say `window`; at least `lead` and 20 minutes."},
 		Setting{"hours", list(&c.Hours, isHours, `a list of days, times and a time zone, such as ["Sat-Sun 02:00-05:00 Europe/Berlin"]`),
 			"Hours in which the action begins, for codes that say `lead` or `window`. See docs/events.md. Empty is at any time."},
 		Setting{"finish", choice(&c.Finish, finishes[p]...),

@@ -35,7 +35,7 @@ type Fleet struct {
 func (c *Fleet) table() Table {
 	return Table{"fleet", "Which nodes are drained, and how many at once.", []Setting{
 		{"max_draining", number(&c.MaxDraining, 0, 100_000),
-			"How many nodes are drained at once, 200 at most. What is gone within three minutes, such as a spot instance, does not wait, but counts. `0` is 200."},
+			"How many nodes are drained at once, 150 at most. What is gone within three minutes, such as a spot instance, counts, but does not wait: it has 50 places more. `0` is 150."},
 		{"max_per_group", number(&c.MaxPerGroup, 0, 100_000),
 			"The same for nodes with one value of `group_label`. `0` is no limit."},
 		{"group_label", anyText(&c.GroupLabel),
