@@ -141,8 +141,11 @@ func (s Settings) advance(sit Situation, e state.Entry, work state.Phase) state.
 	e = noteCordon(sit, e) // It judges the phase of before.
 	switch {
 	case !begun, allowedAgain && e.Phase != work:
+		if !begun {
+			e.ActedFor = cmp.Or(s.start(sit, e), sit.Now)
+		}
 		e = enter(sit, work, e)
-		e.OnNode, e.BootID, e.ActedFor = true, sit.BootID, cmp.Or(s.start(sit, e), sit.Now)
+		e.OnNode, e.BootID = true, sit.BootID
 	case leftAlone: // The phase stays.
 	case allowedAgain: // The work counts as begun now, so that an event whose time is over gets its overtime.
 		e.Changed = sit.Now

@@ -121,6 +121,10 @@ func TestReboot_WhatFollows(t *testing.T) {
 			past: asked(state.Drained), want: "drain a by 168h0m0s soft; again at 14h11m0s",
 		},
 		{
+			name: "operators allow the drain again before that", rules: settings, known: known(reboot), now: begun + 2*time.Minute,
+			node: policy.Node{Cordoned: true, Looked: true}, past: asked(state.Drained, leftAlone), want: "drain a by 168h0m0s soft; again at 14h11m0s",
+		},
+		{
 			name: "EC2 completes the event before that", rules: settings, known: known(done), now: begun + 2*time.Minute, node: emptyNode,
 			past: asked(state.Drained), want: "wait",
 		},
