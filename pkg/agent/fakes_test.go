@@ -284,32 +284,6 @@ func reports(all ...drain.Progress) script {
 	return func(_ context.Context, g *guard) { g.say(all...) }
 }
 
-// limitedFor guards a node that is opted out for so long; after that it is drained in ten seconds.
-func limitedFor(d time.Duration) script {
-	return func(ctx context.Context, g *guard) {
-		g.close()
-		g.limit(true)
-		if !rest(ctx, d) {
-			return
-		}
-		g.limit(false)
-		if rest(ctx, 10*time.Second) {
-			emptied(ctx, g)
-		}
-	}
-}
-
-// leftOpenFor guards a node that is not cordoned for so long, as its annotation asks.
-func leftOpenFor(d time.Duration) script {
-	return func(ctx context.Context, g *guard) {
-		g.did(drain.Result{Cordon: drain.CordonOptedOut, MayNotEvict: true})
-		g.becomes(func(s *drain.State) { s.UID, s.MayNotCordon, s.Looked, s.MayNotEvict = "node", true, true, true }, drain.Progress{Kind: state.NodeOptedOut})
-		if rest(ctx, d) {
-			g.close()
-		}
-	}
-}
-
 // The ways of an uncordon and of the claim.
 
 func lifts(context.Context) (drain.UncordonResult, error) { return drain.UncordonLifted, nil }

@@ -90,7 +90,10 @@ func leftAlone(kind event.Kind) string {
 
 func TestOptedOut_ACordonWaits(t *testing.T) {
 	bubble(t, func(r *rig) {
-		r.node.toGuard(leftOpenFor(time.Hour))
+		r.node.toGuard(func(_ context.Context, g *guard) {
+			g.did(drain.Result{Cordon: drain.CordonOptedOut, MayNotEvict: true})
+			g.becomes(func(s *drain.State) { s.UID, s.MayNotCordon, s.Looked, s.MayNotEvict = "node", true, true, true }, drain.Progress{Kind: state.NodeOptedOut})
+		})
 		r.runFor(r.hibernating("a", 2*time.Minute))
 		if e := r.entry("a"); e.Phase != state.Cordoning || !e.LeftAlone {
 			r.t.Errorf("the entry is %+v", e)
@@ -101,7 +104,16 @@ func TestOptedOut_ACordonWaits(t *testing.T) {
 
 func TestOptedOut_IsDrainedWhenItIsNoLonger(t *testing.T) {
 	bubble(t, func(r *rig) {
-		r.node.toGuard(limitedFor(time.Minute))
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			g.close()
+			g.limit(true)
+			if rest(ctx, time.Minute) {
+				g.limit(false)
+			}
+			if rest(ctx, 10*time.Second) {
+				emptied(ctx, g)
+			}
+		})
 		var outcomes []string
 		r.cfg.Settled = func(_ event.Event, outcome event.Outcome) {
 			if n := len(outcomes); n == 0 || outcomes[n-1] != string(outcome) {

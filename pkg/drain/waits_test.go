@@ -293,38 +293,6 @@ func TestLoadBalancers_HalfOfTheTime(t *testing.T) {
 	}
 }
 
-func TestVolumes_DelayDrained(t *testing.T) {
-	t.Parallel()
-	run(t, "until they are free", func(t *testing.T, s *apitest.Server) {
-		s.ChangeNode(inUse("vol-1", "vol-2"))
-		r := begin(t, s, drain.Options{VolumeWait: time.Hour})
-		r.await(state.VolumesInUse)
-		if reported := r.of(state.VolumesInUse); reported[0].Detail != "2" {
-			t.Errorf("reported %+v", reported)
-		}
-		s.ChangeNode(inUse())
-		r.succeed()
-	})
-	run(t, "by a read, as a watch may be older than the cordon", func(t *testing.T, s *apitest.Server) {
-		old := s.CurrentNode()
-		s.ChangeNode(inUse("vol-1"))
-		r := begin(t, s, drain.Options{VolumeWait: time.Hour, Watched: func() *corev1.Node { return old }})
-		r.await(state.VolumesInUse)
-	})
-	run(t, "until the wait ends", func(t *testing.T, s *apitest.Server) {
-		s.ChangeNode(func(n *corev1.Node) { n.Status.VolumesAttached = []corev1.AttachedVolume{{Name: "vol-1"}} })
-		r := begin(t, s, drain.Options{VolumeWait: 100 * time.Millisecond})
-		r.succeed()
-	})
-	run(t, "not on a node that is gone", func(t *testing.T, s *apitest.Server) {
-		s.ChangeNode(inUse("vol-1"))
-		r := begin(t, s, drain.Options{VolumeWait: time.Hour})
-		r.await(state.VolumesInUse)
-		s.RemoveNode()
-		r.succeed()
-	})
-}
-
 // Nothing is left on the node then that the event is about. Who heard that its time was over, and a moment later that the node is
 // drained, would have completed a hook, or reported operators, with the wrong one of the two.
 func TestVolumes_DoneBeforeTheDeadline(t *testing.T) {
@@ -374,6 +342,34 @@ func TestVolumes_DoneBeforeTheDeadline(t *testing.T) {
 
 func TestVolumes(t *testing.T) {
 	t.Parallel()
+	run(t, "are waited for until they are free", func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(inUse("vol-1", "vol-2"))
+		r := begin(t, s, drain.Options{VolumeWait: time.Hour})
+		r.await(state.VolumesInUse)
+		if reported := r.of(state.VolumesInUse); reported[0].Detail != "2" {
+			t.Errorf("reported %+v", reported)
+		}
+		s.ChangeNode(inUse())
+		r.succeed()
+	})
+	run(t, "are seen by a read, as a watch may be older than the cordon", func(t *testing.T, s *apitest.Server) {
+		old := s.CurrentNode()
+		s.ChangeNode(inUse("vol-1"))
+		r := begin(t, s, drain.Options{VolumeWait: time.Hour, Watched: func() *corev1.Node { return old }})
+		r.await(state.VolumesInUse)
+	})
+	run(t, "are waited for until the wait ends", func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(func(n *corev1.Node) { n.Status.VolumesAttached = []corev1.AttachedVolume{{Name: "vol-1"}} })
+		r := begin(t, s, drain.Options{VolumeWait: 100 * time.Millisecond})
+		r.succeed()
+	})
+	run(t, "are not waited for on a node that is gone", func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(inUse("vol-1"))
+		r := begin(t, s, drain.Options{VolumeWait: time.Hour})
+		r.await(state.VolumesInUse)
+		s.RemoveNode()
+		r.succeed()
+	})
 	// The wait is for the volumes of the pods that have gone, and the last of them has gone later now.
 	run(t, "a second wait for a pod that came", func(t *testing.T, s *apitest.Server) {
 		const wait = 20 * time.Second
