@@ -113,6 +113,7 @@ func TestReboot_WhatFollows(t *testing.T) {
 		r.Reboot, r.Codes["system-reboot"], r.Window = []string{"system-reboot"}, policy.Window, 2*week
 	})
 	done.State = event.Completed
+	atOnce := with(event.ScheduledMaintenance, func(r *policy.Rule) { r.Reboot, r.Codes["system-reboot"] = []string{"system-reboot"}, policy.Now })
 	soon := maintenance("a", "system-reboot", 24*time.Hour)
 	const usual = "; again at 167h50m0s"
 	decide(t, []decision{
@@ -121,7 +122,7 @@ func TestReboot_WhatFollows(t *testing.T) {
 			past: asked(state.Drained), want: "drain a by 168h0m0s soft; again at 14h11m0s",
 		},
 		{
-			name: "operators allow the drain again before that", rules: settings, known: known(reboot), now: begun + 2*time.Minute,
+			name: "operators allow the drain again before that", rules: atOnce, known: known(reboot), now: begun + 2*time.Minute,
 			node: policy.Node{Cordoned: true, Looked: true}, past: asked(state.Drained, leftAlone), want: "drain a by 168h0m0s soft; again at 14h11m0s",
 		},
 		{
