@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -164,7 +165,9 @@ func TestFinish_OnlyOfADrainedNodeAndOnce(t *testing.T) {
 				does := says.change
 				says.change = func(request ec2.Request, id string) error { _ = does(request, id); return ec2.ErrUnanswered }
 			},
-			after: func(t *testing.T, _ *cluster, _ *knowledge, r *rig) {
+			after: func(t *testing.T, c *cluster, says *knowledge, r *rig) {
+				r.stop()
+				c.run(finishing(says, "reboot"))
 				if said := r.log.String(); !strings.Contains(said, "is missing (EC2 has not answered); it may act all the same") || strings.Contains(said, "EC2 does it") {
 					t.Errorf("it is said of the answer that was lost:\n%s", said)
 				}
@@ -491,6 +494,7 @@ func TestFinish_StartsTheInstanceThatItHasStopped(t *testing.T) {
 		if isStarted != row.starts || len(got) > 60 || row.starts && row.said == 0 && len(got) != 2 {
 			t.Errorf("the requests were %q, and the instance is %s\n%s", got, says.states[instance], r.log)
 		}
+		synctest.Wait()
 		if n := strings.Count(r.log.String(), "cannot start the stopped instance"); n != row.said {
 			t.Errorf("%d errors are logged, want %d\n%s", n, row.said, r.log)
 		}
