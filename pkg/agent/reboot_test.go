@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
@@ -88,6 +89,39 @@ func TestReboot_IsNotRequested(t *testing.T) {
 		}
 		r.wantSaid(systemd.Rebooting, row.said...)
 		r.endWithin()
+	})
+}
+
+// EC2's list or the record may be lost at the reboot.
+func TestReboot_AfterIt(t *testing.T) {
+	each(t, map[string]func(r *rig){
+		"the first look fails": func(r *rig) {
+			e := r.drained(r.rebooting("a", time.Hour), state.Drained, "boot-0")
+			e.RebootAt = r.start
+			r.record.entries = []state.Entry{e}
+			r.node.toUncordon(func(ctx context.Context) (drain.UncordonResult, error) {
+				if !rest(ctx, time.Minute) {
+					return "", ctx.Err()
+				}
+				return drain.UncordonLifted, nil
+			})
+			r.run()
+			r.trouble(event.ScheduledMaintenance, "no route to host")
+			r.pass(2 * time.Second)
+			r.announce()
+			r.pass(2 * time.Minute)
+			r.wantSaid(systemd.Uncordoned, "info: uncordoned the node: the machine is back after its reboot")
+		},
+		"the record is lost": func(r *rig) {
+			r.node.toClaim(claims(r.claim(event.ScheduledMaintenance, "boot-0")))
+			r.run()
+			r.announce(r.rebooting("a", time.Hour))
+			r.pass(time.Minute)
+			r.wantSaid(systemd.Rebooting)
+		},
+	}, func(r *rig, then func(r *rig)) {
+		reboots(r, nil)
+		then(r)
 	})
 }
 

@@ -176,7 +176,7 @@ func TestClaim_OfAnIncredibleTimeIsOfNow(t *testing.T) {
 		claim.Since = incredible
 		r.node.toClaim(claims(claim))
 		r.run()
-		if e := r.entry("a"); !e.FirstSeen.Equal(r.start) || !e.CordonedAt.Equal(r.start) || !e.ActedFor.Equal(r.start) {
+		if e := r.entry("a"); !e.FirstSeen.Equal(r.start) || !e.CordonedAt.Equal(r.start) || !e.ActedAt.Equal(r.start) {
 			t.Errorf("the entry is %+v", e)
 		}
 	})

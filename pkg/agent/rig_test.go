@@ -220,7 +220,7 @@ func terminated(id string) event.Event {
 // drained is an entry of an event for which the node was cordoned in that boot.
 func (r *rig) drained(ev event.Event, phase state.Phase, boot string) state.Entry {
 	return state.Entry{
-		Event: ev, Phase: phase, BootID: boot, FirstSeen: r.start, Changed: r.start, ActedFor: r.start,
+		Event: ev, Phase: phase, BootID: boot, FirstSeen: r.start, Changed: r.start, ActedAt: r.start,
 		OnNode: true, CordonedAt: r.start,
 	}
 }

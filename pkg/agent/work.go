@@ -46,7 +46,8 @@ func (a *Agent) pursueGoal(ctx context.Context, goal policy.Goal) {
 	case w == nil || w.stopping: // Nothing is to be done, or the old work has to end first.
 	case cordoning && w.task != nil:
 		a.adjust(goal)
-	case goal.Action == policy.Uncordon && w.task == nil: // This uncordon is under way.
+	case goal.Action == policy.Uncordon && w.task == nil: // This uncordon is under way. Its reason may be clearer now.
+		w.goal = goal
 	default:
 		w.stopping, w.state = true, drain.State{} // What a guard that ends has reported no longer counts.
 		w.cancel()
@@ -346,24 +347,38 @@ func (a *Agent) readClaim(ctx context.Context) {
 // event is not announced in time, it counts as withdrawn, and the cordon is taken back. One entry holds the cordon, so the claim's other events get
 // theirs when they are announced.
 func (a *Agent) adoptClaim(claim drain.Claim) {
-	entries := a.cfg.Record.Entries()
-	cordonKnown := slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode && e.Phase != state.Closed })
-	if cordonKnown {
-		return
-	}
 	since := event.CredibleTime(claim.Since)
 	if since.IsZero() {
 		since = a.now()
 	}
+	// nth may have requested the reboot since the claim. Without the record, each boot would request another one.
+	mayHaveRebooted := func(e state.Entry) bool {
+		return claim.BootID != a.cfg.BootID && len(a.cfg.Policy[e.Event.Kind].Reboot) > 0
+	}
+	entries := a.cfg.Record.Entries()
+	for _, e := range entries {
+		recordWasLost := claim.Names(e.Event.ID) && e.FirstSeen.After(since)
+		if recordWasLost && mayHaveRebooted(e) && e.RebootAt.IsZero() {
+			e.RebootAt = since
+			a.put(e)
+		}
+	}
+	cordonKnown := slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode && e.Phase != state.Closed })
+	if cordonKnown {
+		return
+	}
 	e, known := policy.Find(entries, claim.Event)
 	if !known || e.Phase == state.Closed {
 		e = state.Entry{Event: event.Event{ID: claim.Event, Kind: event.Kind(claim.Kind)}, FirstSeen: since, Missing: a.now()}
+		if mayHaveRebooted(e) {
+			e.RebootAt = since
+		}
 	}
 	if !e.Acted() { // The record has the event, and not its cordon.
 		e.Phase, e.BootID, e.Changed = state.Cordoned, claim.BootID, a.now()
 	}
 	// The event was due when nth cordoned the node for it. If its source now announces a later start, it was moved since (policy.rescheduled).
-	e.CordonedAt, e.CordonStamp, e.ActedFor, e.OnNode = since, claim.Stamp, since, true
+	e.CordonedAt, e.CordonStamp, e.ActedAt, e.OnNode = since, claim.Stamp, since, true
 	a.put(e)
 	what, end := "cordon", fmt.Sprintf("unless %s is announced again", e.Event.Kind)
 	if claim.Event == drain.OnlyLabel {

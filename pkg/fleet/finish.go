@@ -346,7 +346,7 @@ func (on node) requested(recorded []state.Entry, announced []event.Event) (entri
 		since, cordoned := event.CredibleTime(on.mark.Since), event.CredibleTime(on.cordon.Since)
 		e := state.Entry{Event: ev, Phase: state.Seen, BootID: on.mark.BootID, FirstSeen: since, Changed: since, RebootAt: since}
 		if isCordoned {
-			e.Phase, e.BootID, e.CordonedAt, e.ActedFor, e.OnNode = state.Draining, on.cordon.BootID, cordoned, cordoned, true
+			e.Phase, e.BootID, e.CordonedAt, e.ActedAt, e.OnNode = state.Draining, on.cordon.BootID, cordoned, cordoned, true
 		}
 		if on.mark.claims(id, on) {
 			e.Phase = state.Drained

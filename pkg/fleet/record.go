@@ -77,7 +77,7 @@ func (t *term) claimed(on node, recorded []state.Entry, announced []event.Event)
 		}
 		e := state.Entry{
 			Event: ev, Phase: state.Cordoned, BootID: on.cordon.BootID,
-			FirstSeen: since, Changed: since, CordonedAt: since, ActedFor: since, OnNode: true,
+			FirstSeen: since, Changed: since, CordonedAt: since, ActedAt: since, OnNode: true,
 		}
 		asks := t.opts.Policy.Asks(e)
 		wantsClosed := ev.State == event.Pending && (asks == policy.Drain || asks == policy.Cordon)

@@ -89,7 +89,7 @@ func newEntry(sit Situation, ev event.Event) state.Entry {
 // new entry if ev counts as another event.
 func (s Settings) updateEntry(sit Situation, e state.Entry, ev event.Event) state.Entry {
 	if e.Phase == state.Closed {
-		if s.beginsAgain(e) && s.worthRecording(ev) {
+		if s.beginsAgain(sit, e) && s.worthRecording(ev) {
 			again := newEntry(sit, ev)
 			again.RebootAt = e.RebootAt // No event causes two reboots.
 			return again
@@ -111,10 +111,10 @@ func (s Settings) updateEntry(sit Situation, e state.Entry, ev event.Event) stat
 }
 
 // beginsAgain reports whether a closed entry's event counts as another event if it is announced now.
-func (s Settings) beginsAgain(e state.Entry) bool {
+func (s Settings) beginsAgain(sit Situation, e state.Entry) bool {
 	switch e.Ending {
-	case state.Rebooted: // EC2 still lists maintenance for a while after the reboot.
-		return e.Event.Kind != event.ScheduledMaintenance
+	case state.Rebooted: // EC2 still lists maintenance for a while after the reboot, unless its list had lacked the event already.
+		return e.Event.Kind != event.ScheduledMaintenance || !e.Missing.IsZero() && e.Event.Deadline.After(sit.Now)
 	case state.Expired: // The cordon is not set a second time. But if the rules now ask for a drain, that has no time to live.
 		return s.plan(e).action == Drain
 	case state.Withdrawn, state.Canceled, state.Completed, state.Ignored: // The source has announced the event again.
@@ -137,12 +137,14 @@ func (s Settings) advance(sit Situation, e state.Entry, work state.Phase) state.
 	node := sit.nodeFor(e)
 	leftAlone := sit.leftAlone(e, work)
 	allowedAgain := e.LeftAlone && !leftAlone
-	begun := slices.Contains(phasesOf[work], e.Phase)
+	// After a reboot that was not the announced one, work for what is still to come begins again.
+	isOfEarlierBoot := e.BootID != sit.BootID && e.Event.Deadline.After(sit.Now)
+	begun := slices.Contains(phasesOf[work], e.Phase) && !isOfEarlierBoot
 	e = noteCordon(sit, e) // It judges the phase of before.
 	switch {
 	case !begun, allowedAgain && e.Phase != work:
 		if !begun {
-			e.ActedFor = cmp.Or(s.start(sit, e), sit.Now)
+			e.ActedAt = sit.Now
 		}
 		e = enter(sit, work, e)
 		e.OnNode, e.BootID = true, sit.BootID
@@ -553,12 +555,10 @@ func (s Settings) survived(sit Situation, e state.Entry) bool {
 	}
 	requested := !e.RebootAt.IsZero()
 	if e.Event.Kind == event.ScheduledMaintenance && (requested || e.Event.Code == "system-reboot" || e.Event.Code == "instance-reboot") {
-		// Even if the reboot is still listed: EC2's list lags behind. But after a reboot that nth requested, or in hours far from EC2's, EC2 may still
-		// do its own, later.
-		rule := s[e.Event.Kind]
-		early := (requested || len(rule.Hours) > 0) && e.Event.Deadline.Add(-rule.Lead).After(sit.Now)
-		stillToCome := early && !sit.missing(e.Event)
-		return !stillToCome
+		// Even if the reboot is still listed: EC2's list lags behind. But EC2 may do its own, later, after an early reboot or nth's.
+		isOwn := requested && !e.RebootAt.Before(e.ActedAt)
+		isEarly := sit.Now.Before(e.Event.Deadline.Add(-s[e.Event.Kind].Lead)) || isOwn && sit.Now.Before(e.Event.Deadline)
+		return sit.missing(e.Event) || !isEarly
 	}
 	deadlinePassed := !e.Event.Deadline.IsZero() && sit.Now.After(e.Event.Deadline)
 	return deadlinePassed && sit.missing(e.Event)
@@ -579,5 +579,5 @@ func (sit Situation) missing(ev event.Event) bool {
 // moved the event, or the settings have another lead.
 func (s Settings) rescheduled(sit Situation, e state.Entry) bool {
 	start := s.start(sit, e)
-	return e.Acted() && start.After(e.ActedFor) && start.After(sit.Now)
+	return e.Acted() && start.After(e.ActedAt) && start.After(sit.Now)
 }

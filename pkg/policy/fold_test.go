@@ -56,11 +56,11 @@ func TestFold_WhatTheRecordShouldSay(t *testing.T) {
 		},
 		{
 			name: "what was moved far begins again if nothing is on the node", known: known(moved),
-			past: past(entry(moved, state.Drained, actedFor(0), foreign)), want: "c seen",
+			past: past(entry(moved, state.Drained, actedAt(0), foreign)), want: "c seen",
 		},
 		{
 			name: "what was moved far begins again if another event holds the node", known: known(moved, notice),
-			past: past(entry(moved, state.Drained, actedFor(0)), entry(notice, state.Drained)), want: "c seen",
+			past: past(entry(moved, state.Drained, actedAt(0)), entry(notice, state.Drained)), want: "c seen",
 		},
 		{
 			name: "a time in another zone is the same time", known: known(inZone(notice)),
@@ -87,18 +87,17 @@ func inZone(ev event.Event) event.Event {
 }
 
 // What is noted when the node is about to be acted upon tells later whether the event was moved, and whether there was a Node.
-func TestFold_WhenAnEventWasDue(t *testing.T) {
+func TestFold_WhenTheWorkBegan(t *testing.T) {
 	t.Parallel()
 	notice, reboot := spot("a", time.Hour), maintenance("b", "system-reboot", time.Hour)
 	for name, row := range map[string]struct {
 		from     state.Entry
-		acted    time.Duration
 		cordoned time.Time
 	}{
-		"one that is due at once was due now":     {entry(notice, state.Seen), 55 * time.Minute, time.Time{}},
-		"one with a lead, when that began":        {entry(reboot, state.Seen), 50 * time.Minute, time.Time{}},
-		"a cordon of this boot stays what it was": {entry(notice, state.Undoing), 55 * time.Minute, noon},
-		"one of an earlier boot, too":             {entry(notice, state.Undoing, before), 55 * time.Minute, noon},
+		"one that is due at once":                 {entry(notice, state.Seen), time.Time{}},
+		"one with a lead":                         {entry(reboot, state.Seen), time.Time{}},
+		"a cordon of this boot stays what it was": {entry(notice, state.Undoing), noon},
+		"one of an earlier boot, too":             {entry(notice, state.Undoing, before), noon},
 	} {
 		sit := policy.Situation{Now: at(55 * time.Minute), BootID: thisBoot, Known: known(row.from.Event), Past: past(row.from)}
 		changed := rules().Fold(sit)
@@ -106,7 +105,7 @@ func TestFold_WhenAnEventWasDue(t *testing.T) {
 			t.Fatalf("%s: Fold makes %s", name, describeEntries(changed))
 		}
 		e := changed[0]
-		if e.Phase != state.Draining || !e.OnNode || e.BootID != thisBoot || !e.ActedFor.Equal(at(row.acted)) || !e.CordonedAt.Equal(row.cordoned) {
+		if e.Phase != state.Draining || !e.OnNode || e.BootID != thisBoot || !e.ActedAt.Equal(at(55*time.Minute)) || !e.CordonedAt.Equal(row.cordoned) {
 			t.Errorf("%s: it is %+v", name, e)
 		}
 	}

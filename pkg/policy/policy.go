@@ -274,7 +274,7 @@ func (s Settings) start(sit Situation, e state.Entry) time.Time {
 	from, to := hours.Last(rule.Hours, earliest, ev.Deadline.Add(-rule.Lead))
 	begun := sit.Now
 	if e.Acted() {
-		begun = e.ActedFor
+		begun = e.ActedAt
 	}
 	if !to.After(begun) { // The hours are over, or there are none.
 		return usual
@@ -296,7 +296,7 @@ func (sit Situation) rebootIsOver(e state.Entry) bool {
 // rebootIsUnderWay reports whether the machine may go down at any moment for the reboot that was requested for an entry. It does not if work for the
 // entry began again after that.
 func (sit Situation) rebootIsUnderWay(e state.Entry) bool {
-	requested := e.Acted() && e.BootID == sit.BootID && !e.RebootAt.Before(e.ActedFor)
+	requested := e.Acted() && e.BootID == sit.BootID && !e.RebootAt.Before(e.ActedAt)
 	return requested && sit.Now.Before(e.RebootAt.Add(rebootTime))
 }
 

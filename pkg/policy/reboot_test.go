@@ -107,14 +107,15 @@ func TestReboot_WhatFollows(t *testing.T) {
 	reboot := maintenance("a", "system-reboot", week)
 	begun := 14 * time.Hour // at two on Monday
 	asked := func(phase state.Phase, details ...detail) []state.Entry {
-		return past(entry(reboot, phase, append(details, actedFor(begun), rebootAt(begun+time.Minute))...))
+		return past(entry(reboot, phase, append(details, actedAt(begun), rebootAt(begun+time.Minute))...))
 	}
 	done, inWindow := reboot, with(event.ScheduledMaintenance, func(r *policy.Rule) {
 		r.Reboot, r.Codes["system-reboot"], r.Window = []string{"system-reboot"}, policy.Window, 2*week
 	})
 	done.State = event.Completed
 	atOnce := with(event.ScheduledMaintenance, func(r *policy.Rule) { r.Reboot, r.Codes["system-reboot"] = []string{"system-reboot"}, policy.Now })
-	soon := maintenance("a", "system-reboot", 24*time.Hour)
+	spread := with(event.ScheduledMaintenance, func(r *policy.Rule) { r.Spread = 20 * time.Minute })
+	soon, second := maintenance("a", "system-reboot", 24*time.Hour), maintenance("b", "system-reboot", week+20*time.Minute)
 	const usual = "; again at 167h50m0s"
 	decide(t, []decision{
 		{
@@ -156,7 +157,18 @@ func TestReboot_WhatFollows(t *testing.T) {
 		},
 		{
 			name: "it is back from a reboot by others, hours before EC2's time", rules: inHours(t, "Mon 02:00-05:00 UTC", waits), known: known(soon),
-			now: begun + 2*time.Minute, past: past(entry(soon, state.Drained, before, actedFor(begun))), node: emptyNode, want: "drain a by 24h0m0s soft",
+			now: begun + 2*time.Minute, past: past(entry(soon, state.Drained, before, actedAt(begun))), node: emptyNode, want: "drain a by 24h0m0s soft",
+		},
+		{
+			name: "it is back within the lead, and EC2 lists the event", rules: settings, known: known(reboot), now: week - 5*time.Minute, node: emptyNode,
+			past: past(entry(reboot, state.Drained, before, actedAt(week-12*time.Minute), rebootAt(week-8*time.Minute))), want: "drain a by 168h0m0s soft",
+		},
+		{
+			name: "EC2 has rebooted it for another event", rules: spread, known: known(reboot, second), now: week + time.Minute, node: emptyNode,
+			past: past(
+				entry(reboot, state.Drained, before, actedAt(week-10*time.Minute)), entry(second, state.Drained, before, actedAt(week-10*time.Minute)),
+			),
+			want: "drain b by 168h20m0s soft",
 		},
 		{name: "EC2's own time is waited for", rules: settings, known: known(reboot), now: begun + time.Hour, past: asked(state.Seen), want: "wait" + usual},
 		{
@@ -165,16 +177,42 @@ func TestReboot_WhatFollows(t *testing.T) {
 		},
 		{
 			name: "it is drained again, and the event is over", rules: settings, known: known(done), now: begun + 3*time.Minute, node: emptyNode,
-			past: past(entry(done, state.Drained, actedFor(begun+2*time.Minute), rebootAt(begun+time.Minute))), want: "uncordon a",
+			past: past(entry(done, state.Drained, actedAt(begun+2*time.Minute), rebootAt(begun+time.Minute))), want: "uncordon a",
 		},
 		{
 			name: "EC2 has rebooted the machine", rules: settings, known: known(reboot), now: week + time.Minute,
-			past: past(entry(reboot, state.Drained, before, actedFor(week-10*time.Minute), rebootAt(begun))), want: "uncordon a",
+			past: past(entry(reboot, state.Drained, before, actedAt(week-10*time.Minute), rebootAt(begun))), want: "uncordon a",
 		},
 	})
-	withdrawn := entry(reboot, state.Closed, closed(state.Withdrawn), rebootAt(begun))
-	again := brought(t, settings, policy.Situation{Now: at(begun), BootID: thisBoot, Known: known(reboot), Past: past(withdrawn)})
-	if e := again.Past[0]; e.Phase != state.Seen || e.RebootAt.IsZero() {
-		t.Errorf("an event that is announced again is %s, and its reboot was at %s", e.Phase, e.RebootAt)
+}
+
+func TestReboot_IsOfTheEventThatIsAnnouncedAgain(t *testing.T) {
+	t.Parallel()
+	reboot := maintenance("a", "system-reboot", week)
+	for name, row := range map[string]struct {
+		closed []detail
+		want   state.Phase
+	}{
+		"it was withdrawn": {[]detail{closed(state.Withdrawn)}, state.Seen},
+		"it was not listed once after nth's own reboot": {[]detail{closed(state.Rebooted), missing(0)}, state.Seen},
+		"it is still listed":                            {[]detail{closed(state.Rebooted)}, state.Closed},
+	} {
+		e := entry(reboot, state.Closed, append(row.closed, rebootAt(time.Minute))...)
+		again := brought(t, rules(), policy.Situation{Now: at(time.Hour), BootID: thisBoot, Known: known(reboot), Past: past(e)}).Past[0]
+		if again.Phase != row.want || again.RebootAt.IsZero() {
+			t.Errorf("%s: it is %s, and its reboot was at %s", name, again.Phase, again.RebootAt)
+		}
+	}
+}
+
+// The hours of this morning are over for an event that is announced at noon.
+func TestHours_AnEventThatMovesWhileItIsActedUpon(t *testing.T) {
+	t.Parallel()
+	settings, sooner := inHours(t, "Mon-Sun 02:00-05:00 UTC", waits), maintenance("a", "system-reboot", 6*time.Hour)
+	sit := policy.Situation{Now: at(6*time.Hour - 10*time.Minute), BootID: thisBoot, Known: known(sooner), Past: past(entry(sooner, state.Seen)), Node: emptyNode}
+	sit = brought(t, settings, sit)
+	sit.Known = known(maintenance("a", "system-reboot", 12*time.Hour))
+	if got, want := describeGoal(settings.Decide(brought(t, settings, sit))), "uncordon a; again at 11h50m0s"; got != want {
+		t.Errorf("Decide: %s, want: %s", got, want)
 	}
 }

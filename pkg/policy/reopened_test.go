@@ -123,7 +123,7 @@ func TestUndone_WhatTheRecordSays(t *testing.T) {
 		{
 			overruled: true,
 			decision: decision{
-				name: "and for what has moved to later", known: known(reboot), past: past(entry(reboot, state.Undoing, actedFor(time.Minute))),
+				name: "and for what has moved to later", known: known(reboot), past: past(entry(reboot, state.Undoing, actedAt(time.Minute))),
 				want: "a seen reopened",
 			},
 		},

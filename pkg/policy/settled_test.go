@@ -113,7 +113,7 @@ func TestReason_OfAnUncordon(t *testing.T) {
 		"the event was withdrawn":                     {known(), entry(spot("a", time.Hour), state.Drained, missing(-time.Hour))},
 		"the cordon's time to live expired":           {known(hibernation("a", time.Hour)), entry(hibernation("a", time.Hour), state.Cordoned, cordoned(-time.Minute))},
 		"the machine is back after its reboot":        {known(), entry(shutdown("a", 0), state.Drained, before)},
-		"the event was moved to a later time":         {known(moved), entry(moved, state.Drained, actedFor(0))},
+		"the event was moved to a later time":         {known(moved), entry(moved, state.Drained, actedAt(0))},
 		"the settings ask for no more than to notify": {known(rebalance("a")), entry(rebalance("a"), state.Drained)},
 		"the settings ignore this kind of event":      {known(), entry(event.Event{ID: "a", Kind: event.StateChange}, state.Cordoned, adopted)},
 	} {

@@ -127,7 +127,7 @@ type detail func(*state.Entry)
 func entry(ev event.Event, phase state.Phase, details ...detail) state.Entry {
 	e := state.Entry{Event: ev, Phase: phase, BootID: thisBoot, FirstSeen: noon, Changed: noon}
 	if e.Acted() {
-		e.OnNode, e.CordonedAt, e.ActedFor = true, noon, ev.Deadline
+		e.OnNode, e.CordonedAt, e.ActedAt = true, noon, ev.Deadline
 	}
 	for _, d := range details {
 		d(&e)
@@ -137,13 +137,13 @@ func entry(ev event.Event, phase state.Phase, details ...detail) state.Entry {
 
 func before(e *state.Entry)          { e.BootID = earlierBoot }
 func foreign(e *state.Entry)         { e.OnNode = false }
-func adopted(e *state.Entry)         { e.ActedFor, e.Missing = time.Time{}, noon }
+func adopted(e *state.Entry)         { e.ActedAt, e.Missing = time.Time{}, noon }
 func reopened(e *state.Entry)        { e.ReleasedAt = noon }
 func leftAlone(e *state.Entry)       { e.LeftAlone = true }
 func uncordoned(e *state.Entry)      { e.CordonedAt = time.Time{} }
 func missing(t time.Duration) detail { return func(e *state.Entry) { e.Missing = at(t) } }
-func actedFor(t time.Duration) detail {
-	return func(e *state.Entry) { e.ActedFor = at(t) }
+func actedAt(t time.Duration) detail {
+	return func(e *state.Entry) { e.ActedAt = at(t) }
 }
 func begun(t time.Duration) detail    { return func(e *state.Entry) { e.Changed = at(t) } }
 func cordoned(t time.Duration) detail { return func(e *state.Entry) { e.CordonedAt = at(t) } }

@@ -88,11 +88,11 @@ func TestSpread_ARetirementIsDrainedNearItsDate(t *testing.T) {
 		},
 		{
 			name: "what was begun before the settings said so is taken back until then", rules: fleet(), known: known(ev), node: closedNode,
-			past: past(entry(ev, state.Drained, actedFor(0))), want: "uncordon a; again at 24h10m15s",
+			past: past(entry(ev, state.Drained, actedAt(0))), want: "uncordon a; again at 24h10m15s",
 		},
 		{
 			name: "what was begun while the instance was not known goes on", rules: fleet(), known: known(ev), now: 24*time.Hour + time.Minute,
-			past: past(entry(unknown, state.Draining, actedFor(24*time.Hour))), want: "drain a by 48h0m0s soft; again at 48h0m0s",
+			past: past(entry(unknown, state.Draining, actedAt(24*time.Hour))), want: "drain a by 48h0m0s soft; again at 48h0m0s",
 		},
 		{
 			name: "an instance that is not told any more is the one that it was", rules: fleet(), known: known(nameless), now: 24*time.Hour + time.Minute,

@@ -58,7 +58,7 @@ func TestUndo_NotWhileAnotherEventNeedsTheCordon(t *testing.T) {
 		},
 		{
 			name: "none that was only moved", known: known(canceled, maintenance("c", "system-reboot", 48*time.Hour)),
-			past: past(over, entry(maintenance("c", "system-reboot", 48*time.Hour), state.Drained, actedFor(time.Minute))),
+			past: past(over, entry(maintenance("c", "system-reboot", 48*time.Hour), state.Drained, actedAt(time.Minute))),
 			want: "uncordon a, c; again at 47h50m0s",
 		},
 	})

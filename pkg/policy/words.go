@@ -40,6 +40,7 @@ func (s Settings) Describe(e state.Entry) string {
 	}
 	// Operators have uncordoned the node. Only a drain that was under way continues.
 	releasedForGood := e.Released() && e.Phase != state.Draining
+	rebootsNext := s[e.Event.Kind].reboots(e.Event) && p.action == Drain && e.RebootAt.IsZero()
 	done := e.Phase == state.Drained || p.action == Cordon && e.Phase == state.Cordoned
 	switch {
 	case p.action == Ignore || p.action == Notify:
@@ -48,6 +49,8 @@ func (s Settings) Describe(e state.Entry) string {
 		return text + "; the node is left alone because of its annotation"
 	case e.Phase == state.Undoing:
 		return text + "; the node is being uncordoned"
+	case e.Phase == state.Drained && rebootsNext && !releasedForGood:
+		return text + "; the node is drained; nth carries it out next"
 	case done || releasedForGood || e.Phase == state.Closed:
 		return text + "; nothing more will be done"
 	case !e.Missing.IsZero() && !e.UnderWay():
@@ -57,7 +60,7 @@ func (s Settings) Describe(e state.Entry) string {
 	if start.After(e.Changed) && !e.Acted() {
 		moment = "begins at " + start.UTC().Format(event.TimeLayout)
 	}
-	if s[e.Event.Kind].reboots(e.Event) && p.action == Drain && e.RebootAt.IsZero() {
+	if rebootsNext {
 		moment += ", then nth carries it out"
 	}
 	return fmt.Sprintf("%s; %s %s", text, p.action, moment)

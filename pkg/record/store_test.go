@@ -35,7 +35,7 @@ func entry(id string, phase state.Phase, at time.Time) state.Entry {
 			Noticed: at, Deadline: at.Add(2 * time.Minute), Until: at.Add(time.Hour),
 		},
 		Phase: phase, BootID: boot, FirstSeen: at, Changed: at, Missing: at, OnNode: true, ReleasedAt: at,
-		CordonedAt: at, CordonStamp: at, ActedFor: at, Ending: state.Withdrawn, Error: "it was late",
+		CordonedAt: at, CordonStamp: at, ActedAt: at, Ending: state.Withdrawn, Error: "it was late",
 		Result: &state.Result{Evicted: 3, Left: []string{"a/b"}, HeldBy: map[string]string{"a/b": "a/budget"}},
 	}
 }
@@ -209,7 +209,7 @@ func TestStore_TheNamesInTheFileStay(t *testing.T) {
 	}
 	for _, want := range []string{
 		`"version": 1`, `"boot_id"`, `"phase": "closed"`, `"first_seen"`, `"changed"`, `"missing"`, `"cordon": true`, `"released_at"`,
-		`"cordoned_at"`, `"cordon_stamp"`, `"acted_for"`, `"ending": "withdrawn"`, `"evicted": 3`, `"held_by"`, `"error"`,
+		`"cordoned_at"`, `"cordon_stamp"`, `"acted_at"`, `"ending": "withdrawn"`, `"evicted": 3`, `"held_by"`, `"error"`,
 	} {
 		if !strings.Contains(string(content), want) {
 			t.Errorf("the record does not say %s:\n%s", want, content)

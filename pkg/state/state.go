@@ -67,9 +67,8 @@ type Entry struct {
 	CordonedAt time.Time `json:"cordoned_at,omitzero"`
 	// CordonStamp is when that cordon was set by the API server's clock, which pods' times are by; zero if the Node did not say.
 	CordonStamp time.Time `json:"cordon_stamp,omitzero"`
-	// ActedFor is the time for which the event was announced when nth last cordoned or drained the node for it. If the event is due later
-	// now, it was moved.
-	ActedFor time.Time `json:"acted_for,omitzero"`
+	// ActedAt is when nth last began to cordon or drain the node for the event. If the event is due later now, it was moved.
+	ActedAt time.Time `json:"acted_at,omitzero"`
 	// RebootAt is when nth recorded that it requests a reboot of the machine for the event; zero if it never has. It requests no second one.
 	RebootAt time.Time `json:"reboot_at,omitzero"`
 	// Ending says why a closed entry was closed.

@@ -202,8 +202,10 @@ func (w *world) judgeOutOfTime(n *notice) {
 	if time.Since(w.server.LastRemoval()) < proof || !w.calm(n, proof+w.options.Margin) {
 		return
 	}
-	if !w.rules[n.kind].Hard && w.anyNotice(func(other *notice) bool { return w.rules[other.kind].Hard && w.possible(other, drained) }) {
-		return // The drain goes by the hard deadline, and may wait beyond the soft one.
+	if !w.rules[n.kind].Hard && slices.ContainsFunc(w.notices, func(other *notice) bool {
+		return w.rules[other.kind].Hard && (w.possible(other, drained) || time.Since(other.ended) < slow)
+	}) {
+		return // The drain goes by the hard deadline, or did until now, and may wait beyond the soft one.
 	}
 	w.judgedLocked(notForVolumes)
 	if len(w.onNode()) == 0 {

@@ -172,10 +172,10 @@ func (i *incarnation) reboot(context.Context) error {
 	recorded := false
 	for _, e := range i.store.Entries() {
 		n := w.of(e.Event.ID)
-		if n == nil || e.RebootAt.IsZero() || e.Released() || e.Phase != state.Drained || e.BootID != w.bootID() {
+		if n == nil || e.RebootAt.IsZero() || e.RebootAt.Equal(n.requested) || e.Released() || e.Phase != state.Drained || e.BootID != w.bootID() {
 			continue
 		}
-		recorded = true
+		recorded, n.requested = true, e.RebootAt
 		if n.requests++; n.requests > 1 && w.forgot.Before(n.announced) {
 			w.violatedLocked(rebootsOnce, "%s: %d times; %s", n.name, n.requests, w.standing())
 		}

@@ -180,8 +180,11 @@ func (w *world) surelyNot(n *notice) bool {
 		return true // It is not due yet. nth would go on with one that was due before its rule changed.
 	case n.rebooted.IsZero():
 		return false
-	case n.kind == event.Shutdown, n.reboots() && n.acted && n.done && n.requests == 0: // It is over with the reboot, unless nth has requested that.
+	case n.kind == event.Shutdown:
 		return time.Since(n.rebooted) > slow
+	case n.reboots() && n.acted && n.done && n.requests == 0: // It is over with the reboot, unless that was an early one, or nth has requested it.
+		isEarly := n.rebooted.Before(n.deadline.Add(-w.rules[n.kind].Lead))
+		return time.Since(n.rebooted) > slow && !isEarly && !w.stepped
 	}
 	return false
 }

@@ -273,7 +273,8 @@ type notice struct {
 	lifted   time.Time // when operators uncordoned the node that was closed for it
 	released bool      // nth has recorded that
 
-	requests int // how many reboots nth has requested for it
+	requests  int       // how many reboots nth has requested for it
+	requested time.Time // by the record, the last of them
 
 	// What nth has reported and recorded.
 	outcome    event.Outcome // reported last
