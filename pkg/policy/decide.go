@@ -336,7 +336,7 @@ func (s Settings) cordonGoal(sit Situation, wanting []state.Entry) Goal {
 func (s Settings) rebootIsDue(sit Situation, e state.Entry) bool {
 	node := sit.nodeFor(e)
 	drained := e.Phase == state.Drained && e.BootID == sit.BootID && !e.Released() && !e.LeftAlone && node.Cordoned && node.Drained
-	return s[e.Event.Kind].reboots(e.Event) && e.RebootAt.IsZero() && drained &&
+	return s.rebootsNext(e) && drained &&
 		sit.listed(e.Event) && !sit.fails(e.Event.Kind) && sit.Now.Before(e.Event.Deadline)
 }
 

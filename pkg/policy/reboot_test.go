@@ -1,6 +1,7 @@
 package policy_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -98,6 +99,9 @@ func TestReboot_OnlyOfADrainedNode(t *testing.T) {
 		if got := row.rules.Decide(brought(t, row.rules, sit)).Reboot; got != row.want {
 			t.Errorf("%s: the machine is to be rebooted is %t", name, got)
 		}
+	}
+	if said := rules.Describe(entry(reboot, state.Drained)); !strings.HasSuffix(said, "; the node is drained; nth carries it out next") {
+		t.Errorf("it is described as %q", said)
 	}
 }
 

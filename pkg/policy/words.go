@@ -31,6 +31,11 @@ func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 	return "the event was moved to a later time"
 }
 
+// rebootsNext reports whether the machine is to be rebooted for an entry's event once the node is drained.
+func (s Settings) rebootsNext(e state.Entry) bool {
+	return s[e.Event.Kind].reboots(e.Event) && s.plan(e).action == Drain && e.RebootAt.IsZero()
+}
+
 // Describe says in words what an entry's event announces, what will be done about it, and when.
 func (s Settings) Describe(e state.Entry) string {
 	text := e.Event.Summary()
@@ -40,7 +45,6 @@ func (s Settings) Describe(e state.Entry) string {
 	}
 	// Operators have uncordoned the node. Only a drain that was under way continues.
 	releasedForGood := e.Released() && e.Phase != state.Draining
-	rebootsNext := s[e.Event.Kind].reboots(e.Event) && p.action == Drain && e.RebootAt.IsZero()
 	done := e.Phase == state.Drained || p.action == Cordon && e.Phase == state.Cordoned
 	switch {
 	case p.action == Ignore || p.action == Notify:
@@ -49,7 +53,7 @@ func (s Settings) Describe(e state.Entry) string {
 		return text + "; the node is left alone because of its annotation"
 	case e.Phase == state.Undoing:
 		return text + "; the node is being uncordoned"
-	case e.Phase == state.Drained && rebootsNext && !releasedForGood:
+	case e.Phase == state.Drained && s.rebootsNext(e) && !releasedForGood:
 		return text + "; the node is drained; nth carries it out next"
 	case done || releasedForGood || e.Phase == state.Closed:
 		return text + "; nothing more will be done"
@@ -60,7 +64,7 @@ func (s Settings) Describe(e state.Entry) string {
 	if start.After(e.Changed) && !e.Acted() {
 		moment = "begins at " + start.UTC().Format(event.TimeLayout)
 	}
-	if rebootsNext {
+	if s.rebootsNext(e) {
 		moment += ", then nth carries it out"
 	}
 	return fmt.Sprintf("%s; %s %s", text, p.action, moment)
