@@ -52,8 +52,11 @@ func (c *cluster) registersAgain(boot string) {
 	c.add(n, podOn("a", "two"))
 }
 
-// carriesOut has EC2 carry out requests: the machine goes down for a minute, and EC2 lists its events no more.
-func (k *knowledge) carriesOut(c *cluster, clears bool) {
+// maintained adds the node of an instance for which EC2 has scheduled something, and returns an EC2 that carries out requests: the machine
+// goes down for a minute, and, if that clears them, EC2 lists its events no more.
+func (c *cluster) maintained(code string, in time.Duration, clears bool) *knowledge {
+	c.add(nodeOf("a", instance), podOn("a", "one"))
+	k := &knowledge{states: map[string]string{instance: "running"}, planned: planned(code, in, "")}
 	k.change = func(request ec2.Request, id string) error {
 		switch request {
 		case ec2.Stop:
@@ -73,6 +76,7 @@ func (k *knowledge) carriesOut(c *cluster, clears bool) {
 		go c.goesDown("a", "boot-2")
 		return nil
 	}
+	return k
 }
 
 // finishing has a fleet finish maintenance, which begins for every code at once.
@@ -107,9 +111,7 @@ func TestFinish_ByTheRequestForTheCode(t *testing.T) {
 		"a termination":                {"replace", "instance-retirement", nil, "TerminateInstances", true, ""},
 		"without the right":            {"reboot", "system-reboot", func(_ *cluster, k *knowledge) { k.refused = true }, "", false, once + ": IAM does not allow the request: ec2:RebootInstances"},
 	}, func(t *testing.T, c *cluster, row finishRow) {
-		c.add(nodeOf("a", instance), podOn("a", "one"))
-		says := &knowledge{states: map[string]string{instance: "running"}, planned: planned(row.code, days, "")}
-		says.carriesOut(c, true)
+		says := c.maintained(row.code, days, true)
 		if row.before != nil {
 			row.before(c, says)
 		}
@@ -133,149 +135,104 @@ func TestFinish_ByTheRequestForTheCode(t *testing.T) {
 }
 
 func TestFinish_OnlyOfADrainedNodeAndOnce(t *testing.T) {
-	open := func(c *cluster) { c.change("a", func(n *corev1.Node) { n.Spec.Unschedulable = false }) }
 	type row struct {
-		in     time.Duration // until EC2's own reboot; 0 is days
-		before func(t *testing.T, c *cluster, says *knowledge)
-		after  func(t *testing.T, c *cluster, says *knowledge, r *rig) // a minute later
-		want   int
-		open   bool
-		kept   bool // it is said that EC2 has kept the event
+		in             time.Duration                      // until EC2's own reboot; 0 is days
+		keeps          bool                               // EC2 lists the event after a reboot, too
+		before, during func(c *cluster, says *knowledge)  // before and during the drain
+		after          func(c *cluster, says *knowledge)  // half a minute later
+		next           func(c *cluster, firstSaid string) // while nobody leads; another does then
+		want           int
+		open           bool
+		kept           bool // it is said that EC2 has kept the event
 	}
+	atOnce := func(*cluster, string) {}
 	each(t, map[string]row{
-		"a pod resists": {before: func(_ *testing.T, c *cluster, _ *knowledge) { c.before("evict", held) }},
-		"others have cordoned the node": {before: func(_ *testing.T, c *cluster, _ *knowledge) {
+		"a pod resists": {before: func(c *cluster, _ *knowledge) { c.before("evict", held) }},
+		"others have cordoned the node": {before: func(c *cluster, _ *knowledge) {
 			c.change("a", func(n *corev1.Node) { n.Spec.Unschedulable = true })
 		}},
-		"an operator uncordons it meanwhile": {before: func(_ *testing.T, c *cluster, _ *knowledge) {
-			c.before("evict", func(int) error { open(c); return nil })
+		"an operator uncordons it meanwhile": {during: func(c *cluster, _ *knowledge) {
+			c.change("a", func(n *corev1.Node) { n.Spec.Unschedulable = false })
 		}, open: true},
-		"the mark cannot be written": {
-			before: func(_ *testing.T, c *cluster, _ *knowledge) {
-				c.before("change", func(times int) error {
-					if times > 1 {
-						return errors.New("no")
-					}
-					return nil
-				})
-			},
-		},
-		"the answer is lost": {
-			before: func(_ *testing.T, c *cluster, says *knowledge) {
-				does := says.change
-				says.change = func(request ec2.Request, id string) error { _ = does(request, id); return ec2.ErrUnanswered }
-			},
-			after: func(t *testing.T, c *cluster, says *knowledge, r *rig) {
-				r.stop()
-				c.run(finishing(says, "reboot"))
-				if said := r.log.String(); !strings.Contains(said, "is missing (EC2 has not answered); it may act all the same") || strings.Contains(said, "EC2 does it") {
-					t.Errorf("it is said of the answer that was lost:\n%s", said)
+		"the mark cannot be written": {before: func(c *cluster, _ *knowledge) {
+			c.before("change", func(times int) error {
+				if times > 1 {
+					return errors.New("no")
 				}
-			}, want: 1, open: true,
-		},
-		"others reboot it during the drain": {
-			before: func(_ *testing.T, c *cluster, _ *knowledge) {
-				c.before("evict", func(int) error { c.goesDown("a", "boot-2"); return nil })
-			}, open: true, kept: true,
-		},
+				return nil
+			})
+		}},
+		"the answer is lost": {before: func(_ *cluster, says *knowledge) {
+			does := says.change
+			says.change = func(request ec2.Request, id string) error { _ = does(request, id); return ec2.ErrUnanswered }
+		}, next: func(c *cluster, said string) {
+			if !strings.Contains(said, "is missing (EC2 has not answered); it may act all the same") || strings.Contains(said, "EC2 does it") {
+				c.t.Errorf("it is said of the answer that was lost:\n%s", said)
+			}
+		}, want: 1, open: true},
+		"others reboot it during the drain": {during: func(c *cluster, _ *knowledge) { c.goesDown("a", "boot-2") }, open: true, kept: true},
 		"the Node is registered again": {
-			before: func(_ *testing.T, c *cluster, says *knowledge) { says.carriesOut(c, false) },
-			after:  func(_ *testing.T, c *cluster, _ *knowledge, _ *rig) { c.registersAgain("boot-2") }, want: 1, open: true, kept: true,
+			keeps: true, after: func(c *cluster, _ *knowledge) { c.registersAgain("boot-2") }, want: 1, open: true, kept: true,
 		},
-		"the Node is registered again, and another leads": {
-			before: func(_ *testing.T, c *cluster, says *knowledge) { says.carriesOut(c, false) },
-			after: func(_ *testing.T, c *cluster, says *knowledge, r *rig) {
-				c.registersAgain("boot-2")
-				time.Sleep(time.Minute)
-				r.stop()
-				c.run(finishing(says, "reboot"))
-			}, want: 1, open: true, kept: true,
-		},
-		"EC2's list has a gap": {
-			after: func(_ *testing.T, _ *cluster, says *knowledge, _ *rig) {
-				time.Sleep(6 * time.Minute)
-				says.say(func(k *knowledge) { k.planned = planned("system-reboot", days, "") })
-			}, want: 1, open: true,
-		},
-		"EC2 keeps the event": {before: func(_ *testing.T, c *cluster, says *knowledge) { says.carriesOut(c, false) }, want: 1, open: true, kept: true},
+		"the Node is registered again, and another leads": {keeps: true, after: func(c *cluster, _ *knowledge) {
+			c.registersAgain("boot-2")
+			time.Sleep(time.Minute)
+		}, next: atOnce, want: 1, open: true, kept: true},
+		"EC2's list has a gap": {after: func(_ *cluster, says *knowledge) {
+			time.Sleep(6 * time.Minute)
+			says.say(func(k *knowledge) { k.planned = planned("system-reboot", days, "") })
+		}, want: 1, open: true},
+		"EC2 keeps the event": {keeps: true, want: 1, open: true, kept: true},
 		"EC2 keeps the event, and another leads": {
-			before: func(_ *testing.T, c *cluster, says *knowledge) { says.carriesOut(c, false) },
-			after: func(_ *testing.T, c *cluster, says *knowledge, r *rig) {
-				time.Sleep(5 * time.Minute)
-				r.stop()
-				c.run(finishing(says, "reboot"))
-			}, want: 1, open: true, kept: true,
+			keeps: true, after: func(*cluster, *knowledge) { time.Sleep(5 * time.Minute) }, next: atOnce, want: 1, open: true, kept: true,
 		},
-		"another leads while EC2's own reboot is drained for": {
-			in:     20 * time.Minute,
-			before: func(_ *testing.T, c *cluster, says *knowledge) { says.carriesOut(c, false) },
-			after: func(_ *testing.T, c *cluster, says *knowledge, r *rig) {
-				time.Sleep(9 * time.Minute)
-				c.add(podOn("a", "two"))
-				c.before("evict", held)
-				time.Sleep(2 * time.Minute)
-				r.stop()
-				c.before("evict", nil)
-				c.run(finishing(says, "reboot"))
-			}, want: 1, kept: true,
-		},
+		"another leads while EC2's own reboot is drained for": {in: 20 * time.Minute, keeps: true, after: func(c *cluster, _ *knowledge) {
+			time.Sleep(9 * time.Minute)
+			c.add(podOn("a", "two"))
+			c.before("evict", held)
+			time.Sleep(2 * time.Minute)
+		}, next: func(c *cluster, _ string) { c.before("evict", nil) }, want: 1, kept: true},
 		"another leads, to whom the cordon seems later": {
-			before: func(_ *testing.T, _ *cluster, says *knowledge) { says.change = nil },
-			after: func(t *testing.T, c *cluster, says *knowledge, r *rig) {
-				r.stop()
+			before: func(_ *cluster, says *knowledge) { says.change = nil },
+			next: func(c *cluster, _ string) {
 				c.change("a", func(n *corev1.Node) {
 					claim := n.Annotations[drain.CordonAnnotation]
 					n.Annotations[drain.CordonAnnotation] = strings.Replace(claim, `"since":"2000-01-01T00:00:00`, `"since":"2000-01-01T00:00:09`, 1)
 				})
 				c.goesDown("a", "boot-2")
-				c.run(finishing(says, "reboot"))
 			}, want: 1, open: true,
 		},
-		"another leads while the machine is down": {
-			after: func(_ *testing.T, c *cluster, says *knowledge, r *rig) {
-				r.stop()
-				c.run(finishing(says, "reboot"))
-			}, want: 1, open: true,
-		},
-		"the machine does not go down": {before: func(_ *testing.T, _ *cluster, says *knowledge) { says.change = nil }, want: 1, open: true, kept: true},
-		"EC2 lists the event no more": {
-			before: func(_ *testing.T, c *cluster, says *knowledge) {
-				c.before("evict", func(int) error {
-					says.say(func(k *knowledge) { k.planned = nil })
-					time.Sleep(70 * time.Second)
-					return nil
-				})
-			}, open: true,
-		},
-		"EC2's list is old": {
-			before: func(_ *testing.T, c *cluster, says *knowledge) {
-				c.before("evict", func(int) error {
-					says.say(func(k *knowledge) { k.err = errors.New("no answer") })
-					time.Sleep(4 * time.Minute)
-					return nil
-				})
-			}, open: true, kept: true,
-		},
-		"EC2 has canceled the event": {
-			before: func(_ *testing.T, c *cluster, says *knowledge) {
-				c.before("evict", func(int) error {
-					says.say(func(k *knowledge) { k.planned = planned("system-reboot", days, "[Canceled]") })
-					time.Sleep(2 * time.Minute)
-					return nil
-				})
-			}, open: true,
-		},
+		"another leads while the machine is down": {next: atOnce, want: 1, open: true},
+		"the machine does not go down":            {before: func(_ *cluster, says *knowledge) { says.change = nil }, want: 1, open: true, kept: true},
+		"EC2 lists the event no more": {during: func(_ *cluster, says *knowledge) {
+			says.say(func(k *knowledge) { k.planned = nil })
+			time.Sleep(70 * time.Second)
+		}, open: true},
+		"EC2's list is old": {during: func(_ *cluster, says *knowledge) {
+			says.say(func(k *knowledge) { k.err = errors.New("no answer") })
+			time.Sleep(4 * time.Minute)
+		}, open: true, kept: true},
+		"EC2 has canceled the event": {during: func(_ *cluster, says *knowledge) {
+			says.say(func(k *knowledge) { k.planned = planned("system-reboot", days, "[Canceled]") })
+			time.Sleep(2 * time.Minute)
+		}, open: true},
 	}, func(t *testing.T, c *cluster, row row) {
-		c.add(nodeOf("a", instance), podOn("a", "one"))
-		says := &knowledge{states: map[string]string{instance: "running"}, planned: planned("system-reboot", cmp.Or(row.in, days), "")}
-		says.carriesOut(c, true)
+		says := c.maintained("system-reboot", cmp.Or(row.in, days), !row.keeps)
+		if row.during != nil {
+			c.before("evict", func(int) error { row.during(c, says); return nil })
+		}
 		if row.before != nil {
-			row.before(t, c, says)
+			row.before(c, says)
 		}
 		r := c.run(finishing(says, "reboot"))
 		time.Sleep(30 * time.Second)
 		if row.after != nil {
-			row.after(t, c, says, r)
+			row.after(c, says)
+		}
+		if row.next != nil {
+			r.stop()
+			row.next(c, r.log.String())
+			c.run(finishing(says, "reboot"))
 		}
 		time.Sleep(15 * time.Minute)
 		if got := says.requests(); len(got) != row.want {
@@ -296,17 +253,17 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 		groups    string // those of the three nodes
 		nextLeads bool
 		in        time.Duration
-		requests  int // at least
-		most      int // how many are cordoned at once
-		before    func(c *cluster, says *knowledge) (then func(r *rig))
+		requests  int  // at least
+		most      int  // how many are cordoned at once
+		advised   bool // one is cordoned for another event before
+		before    func(c *cluster, says *knowledge)
 	}
-	annotated := func(action string) func(*cluster, *knowledge) func(*rig) {
-		return func(c *cluster, _ *knowledge) func(*rig) {
+	annotated := func(action string) func(*cluster, *knowledge) {
+		return func(c *cluster, _ *knowledge) {
 			c.change("a", func(n *corev1.Node) { n.Annotations[drain.ActionAnnotation] = action })
-			return nil
 		}
 	}
-	silent := func(c *cluster, says *knowledge) func(*rig) {
+	silent := func(c *cluster, says *knowledge) {
 		says.addresses = map[string]string{instance: "10.0.0.1", other: "10.0.0.2", third: "10.0.0.3"}
 		for id, name := range map[string]string{instance: "a", other: "b", third: "c"} {
 			c.change(name, func(n *corev1.Node) {
@@ -314,28 +271,19 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 				n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: says.addresses[id]}}
 			})
 		}
-		return nil
 	}
 	each(t, map[string]row{
-		"one group":                   {"xxx", false, days, 3, 1, nil},
-		"one group, with two leaders": {"xxx", true, days, 3, 1, nil},
-		"of Nodes that are silent":    {"xxx", true, days, 3, 1, silent},
-		"two groups":                  {"xyy", false, days, 3, 2, nil},
-		"no time is left":             {"xxx", false, 8 * time.Minute, 1, 3, nil},
-		"one is opted out":            {"xxx", false, days, 2, 1, annotated(drain.LeaveNode)},
-		"one may only be cordoned":    {"xxx", false, days, 2, 2, annotated(drain.OnlyCordon)},
-		"others have cordoned one": {"xxx", false, days, 2, 2, func(c *cluster, _ *knowledge) func(*rig) {
+		"one group":                         {groups: "xxx", in: days, requests: 3, most: 1},
+		"one group, with two leaders":       {groups: "xxx", nextLeads: true, in: days, requests: 3, most: 1},
+		"of Nodes that are silent":          {groups: "xxx", nextLeads: true, in: days, requests: 3, most: 1, before: silent},
+		"two groups":                        {groups: "xyy", in: days, requests: 3, most: 2},
+		"no time is left":                   {groups: "xxx", in: 8 * time.Minute, requests: 1, most: 3},
+		"one is opted out":                  {groups: "xxx", in: days, requests: 2, most: 1, before: annotated(drain.LeaveNode)},
+		"one may only be cordoned":          {groups: "xxx", in: days, requests: 2, most: 2, before: annotated(drain.OnlyCordon)},
+		"one is cordoned for another event": {groups: "xxx", in: days, requests: 2, most: 2, advised: true},
+		"others have cordoned one": {groups: "xxx", in: days, requests: 2, most: 2, before: func(c *cluster, _ *knowledge) {
 			c.before("evict on-a", held)
 			c.change("a", func(n *corev1.Node) { n.Spec.Unschedulable = true })
-			return nil
-		}},
-		"one is cordoned for another event": {"xxx", false, days, 2, 2, func(_ *cluster, says *knowledge) func(*rig) {
-			all := says.planned
-			says.planned = nil
-			return func(r *rig) {
-				<-r.take(notice(instance, event.RebalanceRecommendation, "", 0))
-				says.say(func(k *knowledge) { k.planned = all })
-			}
 		}},
 	}, func(t *testing.T, c *cluster, row row) {
 		says := &knowledge{states: map[string]string{}, planned: map[string]ec2.Status{}}
@@ -363,13 +311,17 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 		if row.nextLeads {
 			c.before("evict", held) // The first leader ends in a drain.
 		}
-		var then func(*rig)
 		if row.before != nil {
-			then = row.before(c, says)
+			row.before(c, says)
+		}
+		all := says.planned
+		if row.advised {
+			says.planned = nil
 		}
 		r := c.run(change)
-		if then != nil {
-			then(r)
+		if row.advised {
+			<-r.take(notice(instance, event.RebalanceRecommendation, "", 0))
+			says.say(func(k *knowledge) { k.planned = all })
 		}
 		most := 0
 		for round := range 15 * 12 {
@@ -398,9 +350,7 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 // EventBridge tells of the stop and of the start that nth-queue itself has requested.
 func TestFinish_AStopOfItsOwnIsOverAfterTheStart(t *testing.T) {
 	each(t, map[string]bool{"by one leader": false, "by two": true}, func(t *testing.T, c *cluster, nextLeads bool) {
-		c.add(nodeOf("a", instance), podOn("a", "one"))
-		says := &knowledge{states: map[string]string{instance: "running"}, planned: planned("instance-stop", 12*time.Minute, "")}
-		says.carriesOut(c, true)
+		says := c.maintained("instance-stop", 12*time.Minute, true)
 		r := c.run(finishing(says, "stop-start"))
 		eventually(t, "EC2 is asked for a stop", func() bool { return len(says.requests()) > 0 })
 		r.take(notice(instance, event.StateChange, "stopping", 0)).want(t, "done")
@@ -460,8 +410,7 @@ func TestFinish_StartsTheInstanceThatItHasStopped(t *testing.T) {
 			return r
 		}},
 	}, func(t *testing.T, c *cluster, row row) {
-		c.add(nodeOf("a", instance), podOn("a", "one"))
-		says := &knowledge{states: map[string]string{instance: "running"}, planned: planned("instance-stop", days, "")}
+		says := c.maintained("instance-stop", days, true)
 		if row.said > 0 {
 			says.broken = errors.New("InsufficientInstanceCapacity")
 		}
@@ -533,9 +482,7 @@ func TestFinish_OfANodeThatIsDrainedAlready(t *testing.T) {
 			},
 		},
 	}, func(t *testing.T, c *cluster, row row) {
-		c.add(nodeOf("a", instance), podOn("a", "one"))
-		says := &knowledge{states: map[string]string{instance: "running"}, planned: planned("system-reboot", days, "")}
-		says.carriesOut(c, true)
+		says := c.maintained("system-reboot", days, true)
 		c.before("evict", held)
 		if row.later != nil {
 			row.during(c, says)
@@ -566,9 +513,7 @@ func TestFinish_OfANodeThatIsDrainedAlready(t *testing.T) {
 // EC2 still takes the machine that nth-queue has rebooted.
 func TestFinish_DoesNotEndANoticeByItsReboot(t *testing.T) {
 	each(t, map[string]func(string) sqs.Notice{"spot": spot, "termination": termination}, func(t *testing.T, c *cluster, notice func(string) sqs.Notice) {
-		c.add(nodeOf("a", instance), podOn("a", "one"))
-		says := &knowledge{states: map[string]string{instance: "running"}, planned: planned("system-reboot", days, "")}
-		says.carriesOut(c, false)
+		says := c.maintained("system-reboot", days, false)
 		r := c.run(finishing(says, "reboot"))
 		eventually(t, "EC2 is asked for a reboot", func() bool { return len(says.requests()) > 0 })
 		time.Sleep(2 * time.Second)

@@ -1,9 +1,15 @@
 package imds_test
 
 import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -170,4 +176,129 @@ func TestCheck_ComparesTheClocks(t *testing.T) {
 			t.Errorf("the clocks are %s apart, want a day", c.Ahead)
 		}
 	})
+}
+
+// spotOnly polls for spot interruptions and nothing else.
+var spotOnly = imds.Options{Kinds: []event.Kind{event.SpotInterruption}}
+
+func TestClient_NamesTroubleInPlainWords(t *testing.T) {
+	for name, test := range map[string]struct {
+		path string
+		says answer
+		want string
+	}{
+		"disabled":             {"token", answer{status: 403}, `reading "spot/instance-action": asking for a session token: the metadata service refuses to answer (403)`},
+		"forbidden":            {spotPath, answer{status: 403}, `reading "spot/instance-action": the metadata service refuses to answer (403)`},
+		"unauthorized":         {spotPath, answer{status: 401}, "does not accept the token (401)"},
+		"no token":             {"token", answer{status: 401}, "asking for a session token: the metadata service answers 401 Unauthorized"},
+		"busy":                 {spotPath, answer{status: 503}, "the metadata service answers 503 Service Unavailable"},
+		"redirect":             {spotPath, answer{status: 302, header: http.Header{"Location": {"http://192.0.2.1/"}}}, "answers 302 Found"}, // which would get the token
+		"empty success":        {spotPath, answer{status: 204}, "answers 204 No Content"},
+		"hang":                 {spotPath, answer{hang: true}, "no answer within 10s"},
+		"hang giving tokens":   {"token", answer{hang: true}, "asking for a session token: no answer within 10s"},
+		"too large":            {spotPath, answer{body: strings.Repeat(" ", 64<<10+1)}, "longer than 4 KiB"},
+		"404 too large":        {spotPath, answer{status: 404, body: strings.Repeat(" ", 64<<10+1)}, "longer than 4 KiB"},
+		"too long a header":    {spotPath, answer{body: "x", header: http.Header{"X-More": {strings.Repeat("x", 32<<10)}}}, "header"},
+		"too large a token":    {"token", answer{body: strings.Repeat("x", 64<<10+1)}, "asking for a session token: the answer is longer than 4 KiB"},
+		"an empty token":       {"token", answer{status: 200}, "0 bytes that are no token"},
+		"a token of two lines": {"token", answer{body: "a\nb"}, "3 bytes that are no token"},
+		"a token for no time":  {"token", answer{body: "a"}, "1 bytes that are no token"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ec2 := serve(announced)
+			ec2.say(test.path, test.says)
+			bubble(t, spotOnly, ec2, func(t *testing.T, sink *sink) {
+				time.Sleep(11 * time.Second)
+				snapshots, troubles := sink.of(event.SpotInterruption)
+				if len(snapshots) > 0 {
+					t.Errorf("got %d snapshots", len(snapshots))
+				}
+				for _, trouble := range troubles {
+					if !strings.Contains(trouble.err.Error(), test.want) {
+						t.Errorf("got trouble %q\nwant it to say %q", trouble.err, test.want)
+					}
+				}
+				if len(troubles) == 0 {
+					t.Error("got no trouble")
+				}
+			})
+		})
+	}
+}
+
+// IMDSv1 is never fallen back to: not when tokens are refused, nor later.
+func TestClient_AsksNothingWithoutAToken(t *testing.T) {
+	for _, status := range []int{400, 401, 403, 404, 405, 500} {
+		ec2 := serve(announced)
+		ec2.say("token", answer{status: status, body: "no"})
+		bubble(t, imds.Options{}, ec2, func(t *testing.T, sink *sink) {
+			time.Sleep(2 * time.Minute)
+			for _, path := range paths {
+				if asked := ec2.times(path); len(asked) > 0 {
+					t.Errorf("token endpoint answers %d: %s was asked for %d times", status, path, len(asked))
+				}
+			}
+		})
+	}
+}
+
+func TestDocument_IsReadAsItIs(t *testing.T) {
+	for name, test := range map[string]struct {
+		says answer
+		lag  time.Duration
+		want string
+		err  string // "" for none
+	}{
+		"there":             {answer{body: "a\nb "}, 0, "a\nb ", ""},
+		"of a slow service": {answer{body: "a"}, 4 * time.Second, "a", ""},
+		"absent":            {answer{}, 0, "", fs.ErrNotExist.Error()},
+		"broken":            {answer{status: 500}, 0, "", "500"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ec2 := serve(nil)
+			ec2.say("tags", test.says)
+			inBubble(t, imds.Options{}, &lagging{next: ec2, lag: test.lag}, func(t *testing.T, source *imds.Source) {
+				got, err := source.Document(t.Context(), "tags")
+				if string(got) != test.want || (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
+					t.Errorf("got %q, %v", got, err)
+				}
+				if absent := test.err == fs.ErrNotExist.Error(); absent != errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("got %v, want fs.ErrNotExist only if it is absent", err)
+				}
+			})
+		})
+	}
+}
+
+// What the SDK would read from its environment must not change what is asked.
+func TestClient_IsDisabledByNoVariable(t *testing.T) {
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	t.Setenv("AWS_EC2_METADATA_V1_DISABLED", "false")
+	server := httptest.NewServer(serve(announced))
+	t.Cleanup(server.Close)
+	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.URL)
+	source, err := imds.New(spotOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := source.Document(t.Context(), spotPath); err != nil || string(got) != announced[spotPath] {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+func TestClient_AsksTheAddressOfTheMode(t *testing.T) {
+	for mode, want := range map[string]string{"": "169.254.169.254:80", "ipv4": "169.254.169.254:80", "IPv6": "[fd00:ec2::254]:80"} {
+		source, err := imds.New(imds.Options{Kinds: spotOnly.Kinds, EndpointMode: mode})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var dialed []string
+		source.DialWith(func(_ context.Context, _, address string) (net.Conn, error) {
+			dialed = append(dialed, address)
+			return nil, &net.OpError{Op: "dial", Err: syscall.ENETUNREACH}
+		})
+		if _, err := source.Document(t.Context(), spotPath); !slices.Equal(dialed, []string{want}) || !strings.Contains(err.Error(), "dial: network is unreachable") {
+			t.Errorf("mode %q: dialed %q, %v", mode, dialed, err)
+		}
+	}
 }

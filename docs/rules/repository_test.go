@@ -3,6 +3,7 @@ package rules_test
 import (
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -70,4 +71,19 @@ func TestATreeThatIsAdoptedNamesNobodyElse(t *testing.T) {
 		t.Errorf("it still names the owner before:\n%s", left)
 	}
 	run(copied, "grep -qx 'module github.com/somebody/else' go.mod && grep -qF 'KeyPrefix = \"somebody.github.io/\"' pkg/kube/keys.go && go build ./pkg/kube")
+}
+
+// A tag of an action can be moved to other code by the one who owns it; a commit cannot.
+func TestWorkflows_pin_actions_by_commit(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(top, ".github/workflows/*.yml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("looking for workflows: %q, %v", files, err)
+	}
+	for _, file := range files {
+		for _, use := range regexp.MustCompile(`uses: *(.*)`).FindAllStringSubmatch(read(t, strings.TrimPrefix(file, top+"/")), -1) {
+			if !regexp.MustCompile(`^[a-z0-9./-]+@[0-9a-f]{40} # v[0-9.]+$`).MatchString(use[1]) {
+				t.Errorf("%s uses %s, want it by its commit, with the version behind it", file, use[1])
+			}
+		}
+	}
 }
