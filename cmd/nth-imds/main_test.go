@@ -1,4 +1,4 @@
-package main_test
+package main
 
 import (
 	"bufio"
@@ -12,12 +12,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	imds "github.com/nth-project/nth/cmd/nth-imds"
 )
 
 func TestNthIMDS_PerformsWhatIsPosted(t *testing.T) {
-	s := serve(t, "--life-cycle", "on-demand")
+	s := start(t, "--life-cycle", "on-demand")
 	const spot, rebalance, lifecycle = "meta-data/spot/instance-action", "meta-data/events/recommendations/rebalance", "meta-data/autoscaling/target-lifecycle-state"
 	const scheduled, history = "meta-data/events/maintenance/scheduled", "meta-data/events/maintenance/history"
 	if quiet := s.tell(t, "show"); quiet != "announced: nothing\nrequests: 0, 0 of them for tokens\n" {
@@ -76,7 +74,7 @@ func TestNthIMDS_UsageErrorsAreOneLine(t *testing.T) {
 }
 
 func TestNthIMDS_ErrorsAreOneLine(t *testing.T) {
-	s, gone := serve(t), serve(t)
+	s, gone := start(t), start(t)
 	gone.stop(t, syscall.SIGINT)
 	for _, test := range []struct{ args, want string }{
 		{"trigger maintenance --id x", "name what is scheduled, such as --code system-reboot"},
@@ -99,7 +97,7 @@ const asProgram = "NTH_IMDS_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
-		imds.Main()
+		main()
 	}
 	os.Exit(m.Run())
 }
@@ -135,7 +133,7 @@ type serving struct {
 	lines   chan string
 }
 
-func serve(t *testing.T, args ...string) *serving {
+func start(t *testing.T, args ...string) *serving {
 	t.Helper()
 	command := program(context.WithoutCancel(t.Context()), append([]string{"--listen", "127.0.0.1:0"}, args...)...)
 	stdout, err := command.StdoutPipe()

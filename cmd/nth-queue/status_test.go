@@ -15,10 +15,19 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	queue "github.com/nth-project/nth/cmd/nth-queue"
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -46,15 +55,20 @@ func (l *line) Do(r *http.Request) (*http.Response, error) {
 	}
 }
 
+// queue is read over the line.
+func (l *line) queue() *sqs.Queue {
+	return sqs.New(sqs.Options{
+		URL: "https://sqs.eu-central-1.amazonaws.com/123456789012/q", Visibility: time.Minute,
+		AWS: aws.Config{Region: "eu-central-1", HTTPClient: l, Credentials: aws.AnonymousCredentials{}},
+	})
+}
+
 func TestTheWatchdogStarvesWhileAReceiverIsStuck(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		service, systemdIs := &line{back: make(chan struct{})}, &manager{}
 		log, said := logtest.NewNullLogger()
-		messages := sqs.New(sqs.Options{
-			URL: "https://sqs.eu-central-1.amazonaws.com/123456789012/q", Visibility: time.Minute,
-			AWS: aws.Config{Region: "eu-central-1", HTTPClient: service, Credentials: aws.AnonymousCredentials{}},
-		})
+		messages := service.queue()
 		ctx, stop := context.WithCancel(t.Context())
 		go messages.Run(ctx, func(*sqs.Message) {})
 		go queue.ShowAndBeat(ctx, messages, systemdIs, logrus.NewEntry(log), dir)
@@ -89,10 +103,7 @@ func TestTheWatchdogStarvesWhileAReceiverIsStuck(t *testing.T) {
 func TestReadyz_NeedsTheAPIServerAndTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		service := &line{back: make(chan struct{})}
-		messages := sqs.New(sqs.Options{
-			URL: "https://sqs.eu-central-1.amazonaws.com/123456789012/q", Visibility: time.Minute,
-			AWS: aws.Config{Region: "eu-central-1", HTTPClient: service, Credentials: aws.AnonymousCredentials{}},
-		})
+		messages := service.queue()
 		want := func(stand fleet.Status, why string) {
 			t.Helper()
 			synctest.Wait()
@@ -147,8 +158,6 @@ func TestProbes_SayWhoLeads(t *testing.T) {
 		"it leads, and has received nothing": {fleet.Status{Known: true, Leads: true}, http.StatusOK, http.StatusServiceUnavailable, ""},
 		"it stands by":                       {fleet.Status{Known: true, Leader: "host-2"}, http.StatusOK, http.StatusOK, "host-2 leads"},
 		"nobody leads":                       {fleet.Status{Known: true}, http.StatusOK, http.StatusOK, "nobody is known to lead"},
-		"the Lease cannot be read":           {fleet.Status{Known: true, LeaseError: errors.New("forbidden")}, http.StatusOK, http.StatusServiceUnavailable, ""},
-		"the Nodes are not known":            {fleet.Status{}, http.StatusOK, http.StatusServiceUnavailable, ""},
 	} {
 		probes := queue.Probes(sqs.New(sqs.Options{}), row.stand)
 		for path, code := range map[string]int{"/healthz": row.healthz, "/readyz": row.readyz} {
@@ -158,5 +167,66 @@ func TestProbes_SayWhoLeads(t *testing.T) {
 				t.Errorf("%s: the answer of %s is %d: %s", name, path, answer.Code, answer.Body)
 			}
 		}
+	}
+}
+
+// The API server does not take the condition while a node is worked on, and does minutes later.
+func TestConditions_AreThoseOfTheLastDrainOfTheLeader(t *testing.T) {
+	for name, row := range map[string]struct {
+		again, replaced, deposed bool
+		want                     string
+	}{
+		"one drain":                          {want: "is stopping"},
+		"this process does not lead since":   {deposed: true},
+		"another machine has its name since": {replaced: true},
+		"another drain since":                {again: true, want: "someone uncordoned the node"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "one"}}
+				client := fake.NewClientset(node)
+				var away atomic.Bool
+				away.Store(true)
+				written := ""
+				client.PrependReactor("patch", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
+					if away.Load() {
+						return true, nil, apierrors.NewServiceUnavailable("not now")
+					}
+					written = string(a.(clienttesting.PatchAction).GetPatch())
+					return false, nil, nil
+				})
+				var cfg config.Queue
+				cfg.Kubernetes.Condition, cfg.Events.StateChange.Action = true, "drain"
+				of, stop := queue.Report(t.Context(), cfg, client, func() error {
+					if row.deposed && !away.Load() {
+						return errors.New("another process leads")
+					}
+					return nil
+				})
+				in := func(uncordoned time.Time) func() []state.Entry {
+					e := state.Entry{Event: event.Event{ID: "stop", Kind: event.StateChange, State: event.Pending}, Phase: state.Cordoned, CordonedAt: time.Now(), ReleasedAt: uncordoned}
+					return func() []state.Entry { return []state.Entry{e} }
+				}
+				of("a", "one", in(time.Time{}))
+				time.Sleep(time.Minute)
+				if row.again {
+					of("a", "one", in(time.Now()))
+				}
+				if row.replaced {
+					node.UID = "the next"
+					if _, err := client.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(time.Minute)
+				away.Store(false)
+				time.Sleep(3 * time.Minute)
+				synctest.Wait()
+				if (written == "") != (row.want == "") || !strings.Contains(written, row.want) {
+					t.Errorf("written was %q, want that the node %q", written, row.want)
+				}
+				stop()
+			})
+		})
 	}
 }

@@ -36,19 +36,19 @@ func (r *rig) holding(f func(), actions ...asg.Action) {
 
 // A queue brings what happens at all hooks of a region. Which of them are ours is the same rule as on the machine itself.
 func TestHookClient_HoldsAndCompletesOnlyOurHooks(t *testing.T) {
-	t.Parallel()
 	const ownQueue = "arn:aws:sqs:eu-central-1:123456789012:interruptions"
 	logs := asgtest.Hook{Name: "logs", HeartbeatTimeout: 5 * time.Minute, DefaultResult: "CONTINUE"}
 	bake := asgtest.Hook{Name: "bake", Transition: asgtest.Launching, HeartbeatTimeout: 5 * time.Minute}
 	notifying := func(h asgtest.Hook, arn string) asgtest.Hook { h.NotificationTarget = arn; return h }
-	for name, row := range map[string]struct {
+	type row struct {
 		hooks   []asgtest.Hook
 		named   []string
 		off     bool
 		launch  bool
 		ours    []string
 		reports string
-	}{
+	}
+	each(t, map[string]row{
 		"the only one":  {hooks: one(hook), ours: []string{"drain"}, reports: "completes the lifecycle hook drain for"},
 		"a launch hook": {hooks: []asgtest.Hook{hook, bake}, launch: true, ours: []string{"bake"}, reports: "completes the lifecycle hook bake for"},
 		"several":       {hooks: []asgtest.Hook{hook, logs}, reports: "other programs: drain, logs; none is completed unless events.asg-termination.hooks"},
@@ -68,39 +68,35 @@ func TestHookClient_HoldsAndCompletesOnlyOurHooks(t *testing.T) {
 		"hooks are left alone":           {hooks: one(hook), off: true},
 		"hooks for ends are left alone":  {hooks: []asgtest.Hook{hook, bake}, off: true, launch: true, ours: []string{"bake"}},
 		"a hook for the other direction": {hooks: one(bake), launch: false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, row.hooks, func(r *rig) {
-				client := r.client(asg.Settings{Complete: !row.off, Hooks: row.named, LaunchHooks: row.named})
-				if row.launch {
-					r.aws.SetState(instance, "Pending:Wait")
-				} else {
-					r.aws.Terminate(instance)
-				}
-				ctx, release := context.WithCancel(r.t.Context())
-				var actions []asg.Action
-				for _, a := range r.aws.Actions(instance) {
-					actions = append(actions, asg.Action{
-						Group: group, Hook: a.Hook, Instance: instance, Token: a.Token, Launch: row.launch,
-					})
-				}
-				for _, a := range actions {
-					go client.Hold(ctx, a)
-				}
-				time.Sleep(4 * time.Minute)
-				release()
-				synctest.Wait()
-				for _, a := range actions {
-					if err := client.Complete(r.t.Context(), a, event.Drained); err != nil {
-						r.t.Error(err)
-					}
-				}
-				r.wantOurs(row.ours)
-				r.wantFound(row.reports)
+	}, func(r *rig, row row) {
+		r.aws.AddGroup(group, row.hooks...)
+		client := r.client(asg.Settings{Complete: !row.off, Hooks: row.named, LaunchHooks: row.named})
+		if row.launch {
+			r.aws.SetState(instance, "Pending:Wait")
+		} else {
+			r.aws.Terminate(instance)
+		}
+		ctx, release := context.WithCancel(r.t.Context())
+		var actions []asg.Action
+		for _, a := range r.aws.Actions(instance) {
+			actions = append(actions, asg.Action{
+				Group: group, Hook: a.Hook, Instance: instance, Token: a.Token, Launch: row.launch,
 			})
-		})
-	}
+		}
+		for _, a := range actions {
+			go client.Hold(ctx, a)
+		}
+		time.Sleep(4 * time.Minute)
+		release()
+		synctest.Wait()
+		for _, a := range actions {
+			if err := client.Complete(r.t.Context(), a, event.Drained); err != nil {
+				r.t.Error(err)
+			}
+		}
+		r.wantOurs(row.ours)
+		r.wantFound(row.reports)
+	})
 }
 
 // wantOurs fails unless the instance's hooks of those names were held and completed, and no others.
@@ -137,12 +133,12 @@ func (r *rig) wantFound(words string) {
 }
 
 func TestHookClient_CompletesAsTheOutcomeCallsFor(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
+	type row struct {
 		outcome       event.Outcome
 		abandon, back bool
 		want          string
-	}{
+	}
+	each(t, map[string]row{
 		"drained":                            {outcome: event.Drained, want: "CONTINUE"},
 		"drained, and abandoned otherwise":   {outcome: event.Drained, abandon: true, want: "CONTINUE"},
 		"out of time":                        {outcome: event.OutOfTime, want: "CONTINUE"},
@@ -150,22 +146,17 @@ func TestHookClient_CompletesAsTheOutcomeCallsFor(t *testing.T) {
 		"out of time, back to the warm pool": {outcome: event.OutOfTime, abandon: true, back: true, want: "CONTINUE"},
 		"left alone":                         {outcome: event.LeftAlone},
 		"not to be drained":                  {outcome: event.NoDrain},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, one(hook), func(r *rig) {
-				client := r.client(asg.Settings{Complete: true, Abandon: row.abandon})
-				r.aws.Terminate(instance)
-				action := asg.Action{Group: group, Hook: hook.Name, Instance: instance, Back: row.back}
-				if err := client.Complete(r.t.Context(), action, row.outcome); err != nil {
-					r.t.Error(err)
-				}
-				if a := r.aws.Actions(instance)[0]; a.Result != row.want {
-					r.t.Errorf("the hook is %+v", a)
-				}
-			})
-		})
-	}
+	}, func(r *rig, row row) {
+		client := r.client(asg.Settings{Complete: true, Abandon: row.abandon})
+		r.aws.Terminate(instance)
+		action := asg.Action{Group: group, Hook: hook.Name, Instance: instance, Back: row.back}
+		if err := client.Complete(r.t.Context(), action, row.outcome); err != nil {
+			r.t.Error(err)
+		}
+		if a := r.aws.Actions(instance)[0]; a.Result != row.want {
+			r.t.Errorf("the hook is %+v", a)
+		}
+	})
 }
 
 // The instance came back from its warm pool, and is terminated again when a message of the first time comes late.
@@ -191,82 +182,74 @@ func TestHookClient_CompletesNoLaterActionOfTheInstance(t *testing.T) {
 
 // Auto Scaling waits for a hook for two days at the very most.
 func TestHookClient_CompletesUntilTheHookIsOver(t *testing.T) {
-	t.Parallel()
 	const asks, completes = "DescribeLifecycleHooks", "CompleteLifecycleAction"
 	fails := func(action string) func(*asgtest.Service) {
 		return func(s *asgtest.Service) { s.Fail(querytest.Throttled(action, 0)) }
 	}
 	denies := func(action string) func(*asgtest.Service) { return func(s *asgtest.Service) { s.Deny(action) } }
-	for name, row := range map[string]struct {
+	type row struct {
 		spoil func(*asgtest.Service)
 		mends bool // after half an hour
 		want  string
 		most  int // hours
-	}{
+	}
+	each(t, map[string]row{
 		"refused":                              {spoil: denies(completes)},
 		"throttled for a while":                {spoil: fails(completes), mends: true, want: "CONTINUE", most: 1},
 		"its group cannot be asked for hooks":  {spoil: fails(asks), most: 49},
 		"its group may not be asked for hooks": {spoil: denies(asks)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, one(asgtest.Hook{Name: "drain", HeartbeatTimeout: time.Hour, GlobalTimeout: 2 * time.Hour}), func(r *rig) {
-				row.spoil(r.aws)
-				r.aws.Terminate(instance)
-				settings := asg.Settings{Complete: true}
-				if row.mends {
-					time.AfterFunc(30*time.Minute, r.aws.Lift)
-				}
-				action := asg.Action{Group: group, Hook: "drain", Instance: instance}
-				if err := r.client(settings).Complete(r.t.Context(), action, event.Drained); err != nil {
-					r.t.Error(err)
-				}
-				if took := time.Since(r.start); took > time.Duration(row.most)*time.Hour {
-					r.t.Errorf("it was given up after %s, want %d hours at most", took, row.most)
-				}
-				if a := r.aws.Actions(instance)[0]; row.want != "" && (a.Result != row.want || a.TimedOut) {
-					r.t.Errorf("the hook is %+v", a)
-				}
-				r.mu.Lock()
-				defer r.mu.Unlock()
-				if len(r.reports) == 0 || len(r.reports) > 2+2*row.most { // Each is repeated once an hour.
-					r.t.Errorf("%d findings were reported", len(r.reports))
-				}
-			})
-		})
-	}
+	}, func(r *rig, row row) {
+		r.aws.AddGroup(group, asgtest.Hook{Name: "drain", HeartbeatTimeout: time.Hour, GlobalTimeout: 2 * time.Hour})
+		row.spoil(r.aws)
+		r.aws.Terminate(instance)
+		settings := asg.Settings{Complete: true}
+		if row.mends {
+			time.AfterFunc(30*time.Minute, r.aws.Lift)
+		}
+		action := asg.Action{Group: group, Hook: "drain", Instance: instance}
+		if err := r.client(settings).Complete(r.t.Context(), action, event.Drained); err != nil {
+			r.t.Error(err)
+		}
+		if took := time.Since(r.start); took > time.Duration(row.most)*time.Hour {
+			r.t.Errorf("it was given up after %s, want %d hours at most", took, row.most)
+		}
+		if a := r.aws.Actions(instance)[0]; row.want != "" && (a.Result != row.want || a.TimedOut) {
+			r.t.Errorf("the hook is %+v", a)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if len(r.reports) == 0 || len(r.reports) > 2+2*row.most { // Each is repeated once an hour.
+			r.t.Errorf("%d findings were reported", len(r.reports))
+		}
+	})
 }
 
 // What is not known yet is asked for often enough; what is known, or may not be asked for, is not. A hook of half a minute is gone after
 // the first request that fails, if its timeout is taken for a longer one.
 func TestHookClient_HoldsAHookWhileItsTimeoutIsUnknown(t *testing.T) {
-	t.Parallel()
 	const asks = "DescribeLifecycleHooks"
 	fails := func(f asgtest.Fault) func(*asgtest.Service) { return func(s *asgtest.Service) { s.Fail(f) } }
-	for name, row := range map[string]struct {
+	type row struct {
 		timeout, held time.Duration
 		spoil         func(*asgtest.Service)
 		least, most   int // heartbeats
-	}{
+	}
+	each(t, map[string]row{
 		"throttled always":      {30 * time.Second, 10 * time.Minute, fails(querytest.Throttled(asks, 0)), 25, 65},
 		"silent always":         {30 * time.Second, 10 * time.Minute, fails(asgtest.Fault{Action: asks}), 25, 65},
 		"throttled for a while": {30 * time.Minute, 2 * time.Hour, fails(querytest.Throttled(asks, 5)), 12, 20},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, one(asgtest.Hook{Name: "drain", HeartbeatTimeout: row.timeout}), func(r *rig) {
-				row.spoil(r.aws)
-				r.aws.Terminate(instance)
-				r.holding(func() { time.Sleep(row.held) }, asg.Action{Group: group, Hook: "drain", Instance: instance})
-				if a := r.aws.Actions(instance)[0]; a.TimedOut || len(a.Heartbeats) < row.least || len(a.Heartbeats) > row.most {
-					t.Errorf("the hook has %d heartbeats, want %d to %d, and timed out: %t", len(a.Heartbeats), row.least, row.most, a.TimedOut)
-				}
-				if n := len(r.aws.Calls(asks)); n > 65 {
-					t.Errorf("asked for the hooks %d times", n)
-				}
-			})
-		})
-	}
+	}, func(r *rig, row row) {
+		r.aws.AddGroup(group, asgtest.Hook{Name: "drain", HeartbeatTimeout: row.timeout})
+		row.spoil(r.aws)
+		r.aws.Terminate(instance)
+		r.holding(func() { time.Sleep(row.held) }, asg.Action{Group: group, Hook: "drain", Instance: instance})
+		if a := r.aws.Actions(instance)[0]; a.TimedOut || len(a.Heartbeats) < row.least || len(a.Heartbeats) > row.most {
+			r.t.Errorf("the hook has %d heartbeats, want %d to %d, and timed out: %t", len(a.Heartbeats), row.least, row.most, a.TimedOut)
+		}
+		if n := len(r.aws.Calls(asks)); n > 65 {
+			r.t.Errorf("asked for the hooks %d times", n)
+		}
+	})
 }
 
 // A hundred instances of a group are terminated at once, and its hooks cannot be asked for. That is tried again for all of them.

@@ -16,43 +16,39 @@ import (
 
 // A group takes minutes to take an instance out of its load balancers, and hooks wait only after that. The node may be drained sooner.
 func TestKeeper_CompletesTheHookInEveryStateOfWaiting(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
+	type row struct {
 		target, before, waits string
 		drained               bool // before it waits
-	}{
+	}
+	each(t, map[string]row{
 		"ended":                       {"Terminated", "Terminating", "Terminating:Wait", false},
 		"ended, and drained sooner":   {"Terminated", "Terminating", "Terminating:Wait", true},
 		"ended in the warm pool":      {"Warmed:Terminated", "Warmed:Terminating", "Warmed:Terminating:Wait", false},
 		"back to the warm pool":       {"Warmed:Stopped", "Warmed:Pending", "Warmed:Pending:Wait", false},
 		"its root volume is replaced": {"ReplacingRootVolume", "ReplacingRootVolume", "ReplacingRootVolume:Wait", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, []asgtest.Hook{hook, {Name: "greet", Transition: asgtest.Launching}}, func(r *rig) {
-				ev := ending
-				ev.Code = row.target
-				r.run()
-				r.settle(ev, "")
-				r.aws.SetState(instance, row.before)
-				if row.drained {
-					r.settle(ev, event.Drained)
-				}
-				r.pass(5 * time.Minute)
-				r.aws.SetState(instance, row.waits)
-				r.pass(3 * time.Minute)
-				r.settle(ev, event.Drained)
-				a := r.aws.Actions(instance)
-				if len(a) != 1 || a[0].Hook != "drain" || a[0].Result != "CONTINUE" || a[0].TimedOut || (len(a[0].Heartbeats) < 2) != row.drained {
-					t.Errorf("the hooks are %+v", a)
-				}
-				if calls := r.aws.Calls(""); len(calls) > 48 { // Nothing is asked in a hurry meanwhile.
-					t.Errorf("%d requests within eight minutes", len(calls))
-				}
-				r.wantReports(found, completed)
-			})
-		})
-	}
+	}, func(r *rig, row row) {
+		r.aws.AddGroup(group, hook, asgtest.Hook{Name: "greet", Transition: asgtest.Launching})
+		ev := ending
+		ev.Code = row.target
+		r.run()
+		r.settle(ev, "")
+		r.aws.SetState(instance, row.before)
+		if row.drained {
+			r.settle(ev, event.Drained)
+		}
+		r.pass(5 * time.Minute)
+		r.aws.SetState(instance, row.waits)
+		r.pass(3 * time.Minute)
+		r.settle(ev, event.Drained)
+		a := r.aws.Actions(instance)
+		if len(a) != 1 || a[0].Hook != "drain" || a[0].Result != "CONTINUE" || a[0].TimedOut || (len(a[0].Heartbeats) < 2) != row.drained {
+			r.t.Errorf("the hooks are %+v", a)
+		}
+		if calls := r.aws.Calls(""); len(calls) > 48 { // Nothing is asked in a hurry meanwhile.
+			r.t.Errorf("%d requests within eight minutes", len(calls))
+		}
+		r.wantReports(found, completed)
+	})
 }
 
 // The outcome may change until the hook is completed: an operator opts the node out, and in again.
@@ -76,58 +72,51 @@ func TestKeeper_FollowsTheOutcomeUntilTheCompletion(t *testing.T) {
 
 // The metadata service goes on announcing an instance that is kept, or that is in the warm pool. nth is started only then.
 func TestKeeper_AsksNothingOfAnInstanceThatWaitsNoMore(t *testing.T) {
-	t.Parallel()
-	for state, target := range map[string]string{"Terminating:Retained": "Terminated", "Terminating:Proceed": "Terminated", "Warmed:Running": "Warmed:Running"} {
-		t.Run(state, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, one(hook), func(r *rig) {
-				r.aws.SetState(instance, state)
-				r.run()
-				ev := ending
-				ev.Code = target
-				r.settle(ev, "")
-				r.pass(time.Hour)
-				r.settle(ev, event.Drained)
-				r.pass(time.Hour)
-				if calls := r.aws.Calls(""); len(calls) > 4 {
-					t.Errorf("%d requests within two hours", len(calls))
-				}
-				r.wantReports(found, "completed: the lifecycle hook drain of the Auto Scaling group workers, for i-0a1b2c3d4e5f60718 does not wait any more")
-			})
-		})
-	}
+	type row struct{ state, target string }
+	each(t, map[string]row{
+		"it is kept": {"Terminating:Retained", "Terminated"}, "it proceeds": {"Terminating:Proceed", "Terminated"},
+		"it is in the warm pool": {"Warmed:Running", "Warmed:Running"},
+	}, func(r *rig, row row) {
+		r.aws.SetState(instance, row.state)
+		r.run()
+		ev := ending
+		ev.Code = row.target
+		r.settle(ev, "")
+		r.pass(time.Hour)
+		r.settle(ev, event.Drained)
+		r.pass(time.Hour)
+		if calls := r.aws.Calls(""); len(calls) > 4 {
+			r.t.Errorf("%d requests within two hours", len(calls))
+		}
+		r.wantReports(found, "completed: the lifecycle hook drain of the Auto Scaling group workers, for i-0a1b2c3d4e5f60718 does not wait any more")
+	})
 }
 
 func TestKeeper_LeavesWhatIsNotOurs(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
+	type row struct {
 		prepare func(r *rig)
 		report  string
-	}{
+	}
+	each(t, map[string]row{
 		"the group has no hook":    {func(r *rig) { r.aws.AddGroup(group) }, "found: the Auto Scaling group workers has no lifecycle hook for terminations"},
 		"none of several is named": {func(r *rig) { r.aws.AddGroup(group, hook, asgtest.Hook{Name: "logs"}) }, "found: the Auto Scaling group workers has lifecycle hooks for terminations that may be those of other programs: drain, logs"},
 		"it is in no group":        {func(r *rig) { r.metadata["instance-id"] = "i-0ffffffffffffffff" }, "found: the instance is in no Auto Scaling group"},
 		"the instance has no role": {func(r *rig) { delete(r.metadata, "iam/security-credentials/") }, "refused: looking for lifecycle hooks: the instance has no IAM role; the node is drained within its budget"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, one(hook), func(r *rig) {
-				row.prepare(r)
-				r.terminate()
-				r.settle(ending, event.Drained)
-				r.pass(time.Hour)
-				for _, a := range r.aws.Actions(instance) {
-					if len(a.Heartbeats) > 0 || a.Result != "ABANDON" {
-						t.Errorf("the hook is %+v", a)
-					}
-				}
-				if calls := r.aws.Calls(""); len(calls) > 75 {
-					t.Errorf("%d requests in an hour", len(calls))
-				}
-				r.wantReports(row.report)
-			})
-		})
-	}
+	}, func(r *rig, row row) {
+		row.prepare(r)
+		r.terminate()
+		r.settle(ending, event.Drained)
+		r.pass(time.Hour)
+		for _, a := range r.aws.Actions(instance) {
+			if len(a.Heartbeats) > 0 || a.Result != "ABANDON" {
+				r.t.Errorf("the hook is %+v", a)
+			}
+		}
+		if calls := r.aws.Calls(""); len(calls) > 75 {
+			r.t.Errorf("%d requests in an hour", len(calls))
+		}
+		r.wantReports(row.report)
+	})
 }
 
 func TestKeeper_HoldsAndCompletesEachNamedHookOnce(t *testing.T) {
@@ -186,7 +175,6 @@ func TestKeeper_AsksNothingWhereHooksAreDisabled(t *testing.T) {
 
 // Requests fail for a while, or are refused for good. Each is reported once.
 func TestKeeper_CopesWithWhatFails(t *testing.T) {
-	t.Parallel()
 	const (
 		looking    = "looking for lifecycle hooks: "
 		holding    = "holding the machine by the lifecycle hook drain of the Auto Scaling group workers, for i-0a1b2c3d4e5f60718: "
@@ -205,11 +193,12 @@ func TestKeeper_CopesWithWhatFails(t *testing.T) {
 		}
 	}
 	denied := func(action string) func(r *rig) { return func(r *rig) { r.aws.Deny(action) } }
-	for name, row := range map[string]struct {
+	type row struct {
 		spoil   func(r *rig)
 		want    string
 		reports []string
-	}{
+	}
+	each(t, map[string]row{
 		"looks are throttled": {
 			fails(querytest.Throttled(instances, 2)), "drain beaten at 0s~3s 1m40s~3s 3m20s~3s, CONTINUE at 4m0s", []string{
 				"trouble: " + looking + "calling autoscaling:DescribeAutoScalingInstances: Throttling: it is a fault; Auto Scaling is asked again", found, completed,
@@ -241,59 +230,49 @@ func TestKeeper_CopesWithWhatFails(t *testing.T) {
 				found, "refused: " + completing + refused + "CompleteLifecycleAction; the hook is left to its timeout " + policy,
 			},
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, one(hook), func(r *rig) {
-				row.spoil(r)
-				r.terminate()
-				r.pass(4 * time.Minute)
-				r.settle(ending, event.Drained)
-				r.pass(10 * time.Minute)
-				r.wantActions(row.want)
-				r.wantReports(row.reports...)
-			})
-		})
-	}
+	}, func(r *rig, row row) {
+		row.spoil(r)
+		r.terminate()
+		r.pass(4 * time.Minute)
+		r.settle(ending, event.Drained)
+		r.pass(10 * time.Minute)
+		r.wantActions(row.want)
+		r.wantReports(row.reports...)
+	})
 }
 
 func TestKeeper_CountsRequests(t *testing.T) {
-	t.Parallel()
 	const beats, completions = "RecordLifecycleActionHeartbeat", "CompleteLifecycleAction"
-	for name, row := range map[string]struct {
+	type row struct {
 		fault func(r *rig)
 		want  map[string]int
-	}{
+	}
+	each(t, map[string]row{
 		"all is well": {func(*rig) {}, map[string]int{"heartbeat ok": 2, "continue ok": 1}},
 		"requests fail": {func(r *rig) {
 			r.aws.Fail(querytest.Throttled(beats, 1))
 			r.aws.Fail(asgtest.Fault{Action: completions, Status: 503, Code: "ServiceUnavailable", Times: 1})
 		}, map[string]int{"heartbeat failed": 1, "heartbeat ok": 2, "continue failed": 1, "continue ok": 1}},
 		"heartbeats are refused": {func(r *rig) { r.aws.Deny(beats) }, map[string]int{"heartbeat refused": 1, "continue ok": 1}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, one(hook), func(r *rig) {
-				var mu sync.Mutex
-				got := map[string]int{}
-				r.opts.Requested = func(what asg.Request, answer asg.Answer) {
-					mu.Lock()
-					defer mu.Unlock()
-					got[fmt.Sprintf("%s %s", what, answer)]++
-				}
-				row.fault(r)
-				r.terminate()
-				r.pass(2 * time.Minute)
-				r.settle(ending, event.Drained)
-				r.pass(time.Minute)
-				mu.Lock()
-				defer mu.Unlock()
-				if !maps.Equal(got, row.want) {
-					t.Errorf("the requests were %v, want %v", got, row.want)
-				}
-			})
-		})
-	}
+	}, func(r *rig, row row) {
+		var mu sync.Mutex
+		got := map[string]int{}
+		r.opts.Requested = func(what asg.Request, answer asg.Answer) {
+			mu.Lock()
+			defer mu.Unlock()
+			got[fmt.Sprintf("%s %s", what, answer)]++
+		}
+		row.fault(r)
+		r.terminate()
+		r.pass(2 * time.Minute)
+		r.settle(ending, event.Drained)
+		r.pass(time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
+		if !maps.Equal(got, row.want) {
+			r.t.Errorf("the requests were %v, want %v", got, row.want)
+		}
+	})
 }
 
 // The beginnings of what is reported in most tests.

@@ -66,6 +66,18 @@ func bubble(t *testing.T, hooks []asgtest.Hook, f func(r *rig)) {
 	})
 }
 
+// each runs f with such a rig for each row, all at the same time, for an instance in a group with the usual hook.
+func each[R any](t *testing.T, rows map[string]R, f func(r *rig, row R)) {
+	t.Helper()
+	t.Parallel()
+	for name, row := range rows {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, one(hook), func(r *rig) { f(r, row) })
+		})
+	}
+}
+
 // account is the instance's role in its region.
 func (r *rig) account(context.Context) (aws.Config, error) {
 	return aws.Config{Region: "eu-central-1", HTTPClient: querytest.Client{Handler: r.aws}, Credentials: role.Credentials(r.metadata.Document)}, nil

@@ -176,17 +176,16 @@ func printed[C any, P config.Pointer[C]](t *testing.T, cfg C) string {
 }
 
 func TestConffile_IsTheDefaultWithAndWithoutItsComments(t *testing.T) {
-	uncommented := func(text string) string { return regexp.MustCompile(`(?m)^#(\w)`).ReplaceAllString(text, "$1") }
-	nth, queue := read(t, conffile), read(t, queueConffile)
-	for _, text := range []string{nth, uncommented(nth)} {
-		cfg := config.Default()
-		if err := config.Decode(conffile, []byte(text), &cfg); err != nil || printed(t, cfg) != printed(t, config.Default()) {
-			t.Errorf("%v: read as %+v", err, cfg)
-		}
-	}
-	for _, text := range []string{queue, uncommented(queue)} {
-		cfg := config.DefaultQueue()
-		if err := config.Decode(queueConffile, []byte(text), &cfg); err != nil || printed(t, cfg) != printed(t, config.DefaultQueue()) {
+	isDefault(t, conffile, config.Default)
+	isDefault(t, queueConffile, config.DefaultQueue)
+}
+
+func isDefault[C any, P config.Pointer[C]](t *testing.T, file string, defaults func() C) {
+	t.Helper()
+	text := read(t, file)
+	for _, text := range []string{text, regexp.MustCompile(`(?m)^#(\w)`).ReplaceAllString(text, "$1")} {
+		cfg := defaults()
+		if err := config.Decode[C, P](file, []byte(text), &cfg); err != nil || printed[C, P](t, cfg) != printed[C, P](t, defaults()) {
 			t.Errorf("%v: read as %+v", err, cfg)
 		}
 	}

@@ -1,6 +1,7 @@
 package evict_test
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"strings"
@@ -53,11 +54,7 @@ func TestEvict_Counts(t *testing.T) {
 			if c.delete != nil {
 				s.Always("delete", func(http.ResponseWriter, *http.Request) bool { c.delete(s); return false })
 			}
-			limit := c.hard
-			if limit == 0 {
-				limit = plenty
-			}
-			r := beginWithin(t, s, evict.Options{}, c.hard > 0, limit)
+			r := beginWithin(t, s, evict.Options{}, c.hard > 0, cmp.Or(c.hard, plenty))
 			if c.others != nil {
 				time.AfterFunc(c.after, func() { c.others(s) })
 			}
@@ -179,21 +176,17 @@ func numbering(words string) apitest.Answer {
 func TestRefusal_WithChangingNumbersIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	const words = "admission webhook denied request %d"
-	for name, c := range map[string]struct {
-		what     string
-		reported state.TransitionKind
-	}{
-		"an eviction": {"evict", state.PodRefused}, "a list": {"list", state.PodRefused},
-	} {
+	for name, what := range map[string]string{"an eviction": "evict", "a list": "list"} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			s.AddPod(pod("a"), 0)
-			s.Always(c.what, numbering(words))
+			s.Always(what, numbering(words))
 			r := beginWithin(t, s, evict.Options{}, true, plenty)
 			time.Sleep(10 * time.Minute)
-			if reported := r.of(c.reported); len(reported) != 1 || count(s, c.what) < 10 {
-				t.Errorf("%d refusals of %d are reported: %+v", len(reported), count(s, c.what), reported)
+			reported := r.of(state.PodRefused)
+			if len(reported) != 1 || count(s, what) < 10 {
+				t.Errorf("%d refusals of %d are reported: %+v", len(reported), count(s, what), reported)
 			}
-			if held := r.result().HeldBy["default/a"]; c.what == "evict" && held == r.of(c.reported)[0].Detail {
+			if held := r.result().HeldBy["default/a"]; what == "evict" && held == reported[0].Detail {
 				t.Errorf("held by %q, which was the first refusal", held)
 			}
 		})

@@ -27,44 +27,45 @@ func silentNode(name, providerID string, addresses ...string) *corev1.Node {
 func held(int) error { return errors.New("not now") }
 
 func TestLook_LeavesTheNextNodeOfThatNameAlone(t *testing.T) {
-	t.Parallel()
+	type row struct {
+		notice func() sqs.Notice
+		waits  bool // in the line
+	}
+	rows := map[string]row{}
 	for name, n := range map[string]func() sqs.Notice{
 		"a state change": func() sqs.Notice { return notice(instance, event.StateChange, "shutting-down", 0) },
 		"a termination":  func() sqs.Notice { return termination(instance) },
 		"for spot":       func() sqs.Notice { return spot(instance) },
 	} {
-		for when, waits := range map[string]bool{"in the line": true, "in mid-drain": false} {
-			t.Run(name+" "+when, func(t *testing.T) {
-				t.Parallel()
-				bubble(t, func(t *testing.T, c *cluster) {
-					c.add(nodeOf("a", instance), podOn("a", "one"), nodeOf("b", other), podOn("b", "two"))
-					c.before("evict", held)
-					r := c.run(func(o *fleet.Options) {
-						o.EC2 = &knowledge{states: map[string]string{instance: "shutting-down", other: "running", third: "running"}}
-						o.Taints = fleet.Taints{Kinds: true, Effect: "NoExecute"}
-						if waits {
-							o.Limits.Draining = 1
-						}
-					})
-					first := r.take(notice(other, event.RebalanceRecommendation, "", 0))
-					time.Sleep(2 * time.Second)
-					second := r.take(n())
-					time.Sleep(10 * time.Second)
-					c.remove("a")
-					time.Sleep(5 * time.Second)
-					c.add(nodeOf("a", third), podOn("a", "innocent")) // another machine's
-					second.want(t, "done")
-					c.before("evict", nil)
-					first.want(t, "done")
-					time.Sleep(time.Minute)
-					c.wantUntouched("a")
-					if name == "a termination" {
-						r.hooks.want(t, "drain "+instance+" drained")
-					}
-				})
-			})
-		}
+		rows[name+" in the line"], rows[name+" in mid-drain"] = row{n, true}, row{n, false}
 	}
+	each(t, rows, func(t *testing.T, c *cluster, row row) {
+		c.add(nodeOf("a", instance), podOn("a", "one"), nodeOf("b", other), podOn("b", "two"))
+		c.before("evict", held)
+		r := c.run(func(o *fleet.Options) {
+			o.EC2 = &knowledge{states: map[string]string{instance: "shutting-down", other: "running", third: "running"}}
+			o.Taints = fleet.Taints{Kinds: true, Effect: "NoExecute"}
+			if row.waits {
+				o.Limits.Draining = 1
+			}
+		})
+		first := r.take(notice(other, event.RebalanceRecommendation, "", 0))
+		time.Sleep(2 * time.Second)
+		n := row.notice()
+		second := r.take(n)
+		time.Sleep(10 * time.Second)
+		c.remove("a")
+		time.Sleep(5 * time.Second)
+		c.add(nodeOf("a", third), podOn("a", "innocent")) // another machine's
+		second.want(t, "done")
+		c.before("evict", nil)
+		first.want(t, "done")
+		time.Sleep(time.Minute)
+		c.wantUntouched("a")
+		if n.Hook != nil {
+			r.hooks.want(t, "drain "+instance+" drained")
+		}
+	})
 }
 
 // A Node is deleted in mid-drain, and the kubelet of the same machine registers it again.

@@ -53,62 +53,60 @@ func TestRun_HandsTheLeaseOverAtAnOrderlyEnd(t *testing.T) {
 
 // A leader that is away from the API server, or frozen, writes nothing once the other may lead.
 func TestRun_LetsOneProcessWriteAtATime(t *testing.T) {
-	t.Parallel()
 	const nodes = 50
-	for name, partition := range map[string]func(r *rig, c *cluster) (mend func()){
-		"the leader is cut off": func(r *rig, _ *cluster) func() {
+	type partition struct {
+		begin func(r *rig, c *cluster) (mend func())
+		stays bool // nobody leads until it is over
+	}
+	each(t, map[string]partition{
+		"the leader is cut off": {begin: func(r *rig, _ *cluster) func() {
 			r.way.broken.Store(true)
 			return func() { r.way.broken.Store(false) }
-		},
-		"the leader is frozen": func(r *rig, _ *cluster) func() {
+		}},
+		"the leader is frozen": {begin: func(r *rig, _ *cluster) func() {
 			r.way.freeze()
 			return r.way.thaw
-		},
-		"only its Lease cannot be renewed": func(_ *rig, c *cluster) func() {
+		}},
+		"only its Lease cannot be renewed": {stays: true, begin: func(_ *rig, c *cluster) func() {
 			c.before("renew", held)
 			return func() { c.before("renew", nil) }
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, func(t *testing.T, c *cluster) {
-				for i := range nodes {
-					c.add(nodeOf(fmt.Sprintf("n%d", i), fmt.Sprintf("i-%d", i)), podOn(fmt.Sprintf("n%d", i), fmt.Sprintf("p%d", i)))
-				}
-				c.before("evict", held)
-				first, second := c.pair(nil)
-				var messages []parcel
-				for i := range nodes {
-					messages = append(messages, first.take(notice(fmt.Sprintf("i-%d", i), event.RebalanceRecommendation, "", 0)))
-				}
-				time.Sleep(10 * time.Second)
-				mend := partition(first, c)
-				c.watchWriters(first.way, second)
-				if time.Sleep(20 * time.Second); second.Status().Leads == (name == "only its Lease cannot be renewed") {
-					t.Errorf("after 20 seconds, the second leads: %t", second.Status().Leads)
-				}
-				time.Sleep(10 * time.Second)
-				if name == "only its Lease cannot be renewed" {
-					mend()
-				}
-				eventually(t, "the second leads", func() bool { return second.Status().Leads || first.Status().Leads })
-				mend()
-				time.Sleep(10 * time.Second)
-				for _, m := range messages {
-					m.want(t, "returned")
-				}
-				leader := second
-				if first.Status().Leads {
-					leader = first
-				}
-				c.before("evict", nil)
-				for i := range nodes {
-					leader.take(notice(fmt.Sprintf("i-%d", i), event.RebalanceRecommendation, "", 0)).want(t, "done")
-					c.wantDrained(fmt.Sprintf("n%d", i))
-				}
-			})
-		})
-	}
+		}},
+	}, func(t *testing.T, c *cluster, row partition) {
+		for i := range nodes {
+			c.add(nodeOf(fmt.Sprintf("n%d", i), fmt.Sprintf("i-%d", i)), podOn(fmt.Sprintf("n%d", i), fmt.Sprintf("p%d", i)))
+		}
+		c.before("evict", held)
+		first, second := c.pair(nil)
+		var messages []parcel
+		for i := range nodes {
+			messages = append(messages, first.take(notice(fmt.Sprintf("i-%d", i), event.RebalanceRecommendation, "", 0)))
+		}
+		time.Sleep(10 * time.Second)
+		mend := row.begin(first, c)
+		c.watchWriters(first.way, second)
+		if time.Sleep(20 * time.Second); second.Status().Leads == row.stays {
+			t.Errorf("after 20 seconds, the second leads: %t", second.Status().Leads)
+		}
+		time.Sleep(10 * time.Second)
+		if row.stays {
+			mend()
+		}
+		eventually(t, "the second leads", func() bool { return second.Status().Leads || first.Status().Leads })
+		mend()
+		time.Sleep(10 * time.Second)
+		for _, m := range messages {
+			m.want(t, "returned")
+		}
+		leader := second
+		if first.Status().Leads {
+			leader = first
+		}
+		c.before("evict", nil)
+		for i := range nodes {
+			leader.take(notice(fmt.Sprintf("i-%d", i), event.RebalanceRecommendation, "", 0)).want(t, "done")
+			c.wantDrained(fmt.Sprintf("n%d", i))
+		}
+	})
 }
 
 // watchWriters fails the test if a process writes while another one leads.

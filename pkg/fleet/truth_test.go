@@ -183,10 +183,9 @@ func TestLook_DrainsNodesOfManagedInstancesOnly(t *testing.T) {
 			says.planned = planned("instance-stop", time.Minute, "")
 		}
 		r := c.run(func(o *fleet.Options) { o.EC2, o.ManagedOnly = says, true })
-		switch {
-		case row.listed:
+		if row.listed {
 			time.Sleep(10 * time.Minute)
-		default:
+		} else {
 			r.take(spot(instance)).want(t, "done")
 		}
 		c.want("a", row.managed)
@@ -528,26 +527,22 @@ func TestOutOfService_IsNotSetOnAMachineThatRunsAgain(t *testing.T) {
 
 // A spot interruption comes right after the end of another drain.
 func TestTaints_RefusedOnesDelayNoSpotInterruption(t *testing.T) {
-	for name, refusal := range map[string]error{"refused": apierrors.NewForbidden(corev1.Resource("nodes"), "a", nil), "allowed": nil} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, c *cluster) {
-				c.add(nodeOf("a", instance), podOn("a", "one"))
-				c.before("taint", func(int) error { return refusal })
-				r := c.run(func(o *fleet.Options) {
-					o.Taints = fleet.Taints{Kinds: true, Effect: "NoSchedule"}
-					o.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon}
-				})
-				r.take(notice(instance, event.RebalanceRecommendation, "", 0)).want(t, "done")
-				time.Sleep(1500 * time.Millisecond)
-				began := time.Now()
-				r.take(spot(instance))
-				eventually(t, "a pod is evicted", func() bool { return c.times("evict") > 0 })
-				if took := time.Since(began); took > 5*time.Second {
-					t.Errorf("the first eviction came %s after a spot interruption", took)
-				}
-			})
+	each(t, map[string]error{"refused": apierrors.NewForbidden(corev1.Resource("nodes"), "a", nil), "allowed": nil}, func(t *testing.T, c *cluster, refusal error) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		c.before("taint", func(int) error { return refusal })
+		r := c.run(func(o *fleet.Options) {
+			o.Taints = fleet.Taints{Kinds: true, Effect: "NoSchedule"}
+			o.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon}
 		})
-	}
+		r.take(notice(instance, event.RebalanceRecommendation, "", 0)).want(t, "done")
+		time.Sleep(1500 * time.Millisecond)
+		began := time.Now()
+		r.take(spot(instance))
+		eventually(t, "a pod is evicted", func() bool { return c.times("evict") > 0 })
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("the first eviction came %s after a spot interruption", took)
+		}
+	})
 }
 
 // drainForStop runs nth-queue, which drains the node a because its instance has stopped.

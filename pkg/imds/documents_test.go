@@ -39,15 +39,29 @@ var none = wanted{}
 // failed is a look that failed.
 func failed(trouble string) wanted { return wanted{nothing: true, trouble: trouble} }
 
-// lookOnce has a source read the documents once, for one kind, and judges what it delivers.
-func lookOnce(t *testing.T, kind event.Kind, documents map[string]string, want wanted) {
+// reading is a document, and what a look at it should bring.
+type reading struct {
+	body string
+	want wanted
+}
+
+// isRead has a source read each document of a kind once, and none, and judges what it delivers.
+func isRead(t *testing.T, kind event.Kind, readings map[string]reading) {
 	t.Helper()
-	bubble(t, imds.Options{Kinds: []event.Kind{kind}}, serve(documents), func(t *testing.T, sink *sink) {
-		time.Sleep(headStart)
-		synctest.Wait()
-		snapshots, troubles := sink.of(kind)
-		judge(t, snapshots, troubles, want)
-	})
+	look := func(documents map[string]string, want wanted) func(*testing.T) {
+		return func(t *testing.T) {
+			bubble(t, imds.Options{Kinds: []event.Kind{kind}}, serve(documents), func(t *testing.T, sink *sink) {
+				time.Sleep(headStart)
+				synctest.Wait()
+				snapshots, troubles := sink.of(kind)
+				judge(t, snapshots, troubles, want)
+			})
+		}
+	}
+	for name, r := range readings {
+		t.Run(name, look(map[string]string{paths[kind]: r.body}, r.want))
+	}
+	t.Run("absent", look(nil, none))
 }
 
 // headStart is time for the first looks, and shorter than any interval.
@@ -100,10 +114,7 @@ func TestSpot_IsRead(t *testing.T) {
 	withFlaw := func(e event.Event, trouble string) wanted {
 		return wanted{events: []event.Event{e}, trouble: trouble}
 	}
-	for name, test := range map[string]struct {
-		body string
-		want wanted
-	}{
+	isRead(t, event.SpotInterruption, map[string]reading{
 		"terminate":                    {`{"action": "terminate", "time": "2017-09-18T08:22:00Z"}`, one(interruption("terminate", at))},
 		"stop":                         {`{"action":"stop","time":"2017-09-18T08:22:00Z"}`, one(interruption("stop", at))},
 		"hibernate":                    {`{"action":"hibernate","time":"2017-09-18T08:22:00Z"}`, one(interruption("hibernate", at))},
@@ -127,43 +138,27 @@ func TestSpot_IsRead(t *testing.T) {
 		"of 4 KiB":      {`{"action":"stop","time":"2017-09-18T08:22:00Z"}` + strings.Repeat(" ", 4<<10-47), one(interruption("stop", at))},
 		"two documents": {`{"action":"stop","time":"2017-09-18T08:22:00Z"}{}`, failed(spotPath)},
 		"an error page": {`<html>busy</html>`, failed(spotPath)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			lookOnce(t, event.SpotInterruption, map[string]string{spotPath: test.body}, test.want)
-		})
-	}
-	t.Run("absent", func(t *testing.T) { lookOnce(t, event.SpotInterruption, nil, none) })
+	})
 }
 
 func TestRebalance_IsRead(t *testing.T) {
 	recommended := func(at string) wanted {
 		return one(event.Event{Kind: event.RebalanceRecommendation, State: event.Pending, Noticed: utc(at)})
 	}
-	for name, test := range map[string]struct {
-		body string
-		want wanted
-	}{
+	isRead(t, event.RebalanceRecommendation, map[string]reading{
 		"recommended":            {`{"noticeTime": "2020-10-27T08:22:00Z"}`, recommended("2020-10-27T08:22:00Z")},
 		"a time with a fraction": {`{"noticeTime":"2020-10-27T08:22:00.5Z"}`, recommended("2020-10-27T08:22:00.5Z")},
 		"no time":                {`{}`, failed(rebalancePath)},
 		"a bad time":             {`{"noticeTime":"yesterday"}`, failed("yesterday")},
 		"an error page":          {`<html>busy</html>`, failed(rebalancePath)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			lookOnce(t, event.RebalanceRecommendation, map[string]string{rebalancePath: test.body}, test.want)
-		})
-	}
-	t.Run("absent", func(t *testing.T) { lookOnce(t, event.RebalanceRecommendation, nil, none) })
+	})
 }
 
 func TestTargetState_IsRead(t *testing.T) {
 	terminated := func(state string) wanted {
 		return one(event.Event{Kind: event.ASGTermination, Code: state, State: event.Pending})
 	}
-	for name, test := range map[string]struct {
-		body string
-		want wanted
-	}{
+	isRead(t, event.ASGTermination, map[string]reading{
 		"terminated":                    {"Terminated", terminated("Terminated")},
 		"terminated, with a line end":   {" Terminated\r\n", terminated("Terminated")},
 		"terminated from the warm pool": {"Warmed:Terminated", terminated("Warmed:Terminated")},
@@ -178,12 +173,7 @@ func TestTargetState_IsRead(t *testing.T) {
 		"noise":                         {"\x00\x17Terminated", failed("no lifecycle state")},
 		"an error page":                 {"<html>Terminated</html>", failed(targetStatePath)},
 		"a word of something else":      {"terminated", failed(targetStatePath)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			lookOnce(t, event.ASGTermination, map[string]string{targetStatePath: test.body}, test.want)
-		})
-	}
-	t.Run("absent", func(t *testing.T) { lookOnce(t, event.ASGTermination, nil, none) })
+	})
 }
 
 func TestID_TellsDocumentsApart(t *testing.T) {
@@ -229,81 +219,55 @@ func reboot(id string, state event.State) event.Event {
 	}
 }
 
-// changed returns an event with a change.
-func changed(e event.Event, change func(*event.Event)) event.Event {
-	change(&e)
-	return e
-}
-
 func listOf(entries ...string) string { return "[" + strings.Join(entries, ",") + "]" }
 
 func TestMaintenance_IsRead(t *testing.T) {
+	const description = "scheduled reboot"
 	pending := reboot("i-1", event.Pending)
-	entry := func(from, to string) string { return strings.Replace(planned("i-1", "active"), from, to, 1) }
-	for name, test := range map[string]struct {
-		body string
-		want wanted
-	}{
-		"empty list": {`[]`, none},
-		"empty body": {"\n", none},
-		"active":     {listOf(planned("i-1", "active")), one(pending)},
-		"two":        {listOf(planned("i-1", "active"), planned("i-2", "active")), wanted{events: []event.Event{pending, reboot("i-2", event.Pending)}}},
-		"the same one twice": {listOf(planned("i-1", "active"), planned("i-1", "canceled")),
-			one(reboot("i-1", event.Canceled))},
-		"canceled":               {listOf(planned("i-1", "canceled")), one(reboot("i-1", event.Canceled))},
-		"cancelled, in capitals": {listOf(planned("i-1", "CANCELLED")), one(reboot("i-1", event.Canceled))},
-		"completed":              {listOf(planned("i-1", "Completed")), one(reboot("i-1", event.Completed))},
-		"unknown state":          {listOf(planned("i-1", "dreaming")), one(pending)},
-		"canceled by its description": {listOf(entry("scheduled reboot", "[Canceled] scheduled reboot")),
-			one(changed(reboot("i-1", event.Canceled), func(e *event.Event) { e.Description = "[Canceled] scheduled reboot" }))},
-		"completed by its description": {listOf(entry("scheduled reboot", "[completed] scheduled reboot")),
-			one(changed(reboot("i-1", event.Completed), func(e *event.Event) { e.Description = "[completed] scheduled reboot" }))},
-		"unknown code": {listOf(entry("system-reboot", "system-polish")),
-			one(changed(pending, func(e *event.Event) { e.Code = "system-polish" }))},
-		"no NotAfter": {listOf(entry(`"NotAfter":"21 Jan 2019 09:17:23 GMT",`, "")),
-			one(changed(pending, func(e *event.Event) { e.Until = time.Time{} }))},
-		"RFC 3339 dates": {listOf(entry("21 Jan 2019 09:00:43 GMT", "2019-01-21T10:00:43+01:00")), one(pending)},
-		"a day of one digit": {listOf(entry("21 Jan 2019 09:00:43", "1 Jan 2019 09:00:43")),
-			one(changed(pending, func(e *event.Event) { e.Deadline = utc("2019-01-01T09:00:43Z") }))},
-		"other fields": {listOf(entry(`"State"`, `"NotBeforeDeadline":"1 Feb 2019 09:00:43 GMT","State"`)), one(pending)},
-		"no EventId": {listOf(entry(`"EventId":"i-1",`, "")),
-			one(changed(pending, func(e *event.Event) { e.ID = "" }))},
-		"bad NotBefore": {listOf(entry("21 Jan 2019 09:00:43 GMT", "soon")),
-			wanted{events: []event.Event{changed(pending, func(e *event.Event) { e.Deadline = time.Time{} })}, trouble: "soon"}},
-		"bad NotAfter": {listOf(entry("21 Jan 2019 09:17:23 GMT", "later")),
-			wanted{events: []event.Event{changed(pending, func(e *event.Event) { e.Until = time.Time{} })}, trouble: "later"}},
-		"a date in an unknown zone": {listOf(entry("09:00:43 GMT", "09:00:43 CEST")),
-			wanted{events: []event.Event{changed(pending, func(e *event.Event) { e.Deadline = time.Time{} })}, trouble: "NotBefore"}},
-		"a number among them": {listOf("17", planned("i-1", "active")),
-			wanted{events: []event.Event{pending}, trouble: "entry 1"}},
-		"null among them": {listOf(planned("i-1", "active"), "null"),
-			wanted{events: []event.Event{pending}, trouble: "entry 2"}},
-		"a hostile code": {listOf(entry("system-reboot", `reboot\u202e\u001b[2Jnow`)), wanted{
-			events:  []event.Event{changed(pending, func(e *event.Event) { e.Code = "" })},
-			trouble: `Code of "i-1": "reboot\u202e\x1b[2Jnow" is no code`,
-		}},
-		"a hostile EventId": {listOf(entry("i-1", `i\u202e\u001b[2J`)), wanted{
-			events:  []event.Event{changed(pending, func(e *event.Event) { e.ID = "" })},
-			trouble: `"i\u202e\x1b[2J" is no code`,
-		}},
-		"a hostile date": {listOf(entry("21 Jan 2019 09:00:43 GMT", `soon\u202e\u001b[2J`)), wanted{
-			events:  []event.Event{changed(pending, func(e *event.Event) { e.Deadline = time.Time{} })},
-			trouble: `"soon\u202e\x1b[2J" is no date`,
-		}},
-		"a description of two lines": {listOf(entry("scheduled reboot", `scheduled\nreboot`)),
-			one(changed(pending, func(e *event.Event) { e.Description = `scheduled\nreboot` }))},
-		"a long description": {listOf(entry("scheduled reboot", strings.Repeat("a", 500))),
-			one(changed(pending, func(e *event.Event) { e.Description = text.Visible(strings.Repeat("a", 500), 256) }))},
-		"null":          {`null`, failed("null")},
-		"one object":    {planned("i-1", "active"), failed(scheduledPath)},
-		"cut off":       {`[` + planned("i-1", "active"), failed(scheduledPath)},
-		"an error page": {`<html>busy</html>`, failed(scheduledPath)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			lookOnce(t, event.ScheduledMaintenance, map[string]string{scheduledPath: test.body}, test.want)
-		})
+	same, undated := func(*event.Event) {}, func(e *event.Event) { e.Deadline = time.Time{} }
+	// with is a list of the event with another text in it, which changes the event.
+	with := func(from, to string, change func(*event.Event), trouble string) reading {
+		changed := pending
+		change(&changed)
+		return reading{listOf(strings.Replace(planned("i-1", "active"), from, to, 1)), wanted{events: []event.Event{changed}, trouble: trouble}}
 	}
-	t.Run("absent", func(t *testing.T) { lookOnce(t, event.ScheduledMaintenance, nil, none) })
+	described := func(as, to string, state event.State) reading {
+		return with(description, as, func(e *event.Event) { e.Description, e.State = to, state }, "")
+	}
+	isRead(t, event.ScheduledMaintenance, map[string]reading{
+		"empty list":                  {`[]`, none},
+		"empty body":                  {"\n", none},
+		"active":                      {listOf(planned("i-1", "active")), one(pending)},
+		"two":                         {listOf(planned("i-1", "active"), planned("i-2", "active")), wanted{events: []event.Event{pending, reboot("i-2", event.Pending)}}},
+		"the same one twice":          {listOf(planned("i-1", "active"), planned("i-1", "canceled")), one(reboot("i-1", event.Canceled))},
+		"canceled":                    {listOf(planned("i-1", "canceled")), one(reboot("i-1", event.Canceled))},
+		"cancelled, in capitals":      {listOf(planned("i-1", "CANCELLED")), one(reboot("i-1", event.Canceled))},
+		"completed":                   {listOf(planned("i-1", "Completed")), one(reboot("i-1", event.Completed))},
+		"unknown state":               {listOf(planned("i-1", "dreaming")), one(pending)},
+		"canceled by its description": described("[Canceled] a reboot", "[Canceled] a reboot", event.Canceled),
+		"completed by it":             described("[completed] a reboot", "[completed] a reboot", event.Completed),
+		"a description of two lines":  described(`scheduled\nreboot`, `scheduled\nreboot`, event.Pending),
+		"a long description":          described(strings.Repeat("a", 500), text.Visible(strings.Repeat("a", 500), 256), event.Pending),
+		"unknown code":                with("system-reboot", "system-polish", func(e *event.Event) { e.Code = "system-polish" }, ""),
+		"no NotAfter":                 with(`"NotAfter":"21 Jan 2019 09:17:23 GMT",`, "", func(e *event.Event) { e.Until = time.Time{} }, ""),
+		"RFC 3339 dates":              with("21 Jan 2019 09:00:43 GMT", "2019-01-21T10:00:43+01:00", same, ""),
+		"a day of one digit":          with("21 Jan 2019 09:00:43", "1 Jan 2019 09:00:43", func(e *event.Event) { e.Deadline = utc("2019-01-01T09:00:43Z") }, ""),
+		"other fields":                with(`"State"`, `"NotBeforeDeadline":"1 Feb 2019 09:00:43 GMT","State"`, same, ""),
+		"no EventId":                  with(`"EventId":"i-1",`, "", func(e *event.Event) { e.ID = "" }, ""),
+		"bad NotBefore":               with("21 Jan 2019 09:00:43 GMT", "soon", undated, "soon"),
+		"bad NotAfter":                with("21 Jan 2019 09:17:23 GMT", "later", func(e *event.Event) { e.Until = time.Time{} }, "later"),
+		"a date in an unknown zone":   with("09:00:43 GMT", "09:00:43 CEST", undated, "NotBefore"),
+		"a hostile date":              with("21 Jan 2019 09:00:43 GMT", `soon\u202e\u001b[2J`, undated, `"soon\u202e\x1b[2J" is no date`),
+		"a hostile EventId":           with("i-1", `i\u202e\u001b[2J`, func(e *event.Event) { e.ID = "" }, `"i\u202e\x1b[2J" is no code`),
+		"a hostile code": with("system-reboot", `reboot\u202e\u001b[2Jnow`, func(e *event.Event) { e.Code = "" },
+			`Code of "i-1": "reboot\u202e\x1b[2Jnow" is no code`),
+		"a number among them": {listOf("17", planned("i-1", "active")), wanted{events: []event.Event{pending}, trouble: "entry 1"}},
+		"null among them":     {listOf(planned("i-1", "active"), "null"), wanted{events: []event.Event{pending}, trouble: "entry 2"}},
+		"null":                {`null`, failed("null")},
+		"one object":          {planned("i-1", "active"), failed(scheduledPath)},
+		"cut off":             {`[` + planned("i-1", "active"), failed(scheduledPath)},
+		"an error page":       {`<html>busy</html>`, failed(scheduledPath)},
+	})
 }
 
 // Both lists are followed through several looks.
@@ -408,7 +372,8 @@ func TestMaintenance_NamesTheInstanceOnceKnown(t *testing.T) {
 		ec2.say(scheduledPath, answer{body: listOf(planned("i-1", "active"))})
 		look(reboot("i-1", event.Pending))
 		ec2.say(instanceIDPath, answer{body: id})
-		named := changed(reboot("i-1", event.Pending), func(e *event.Event) { e.Instance = id })
+		named := reboot("i-1", event.Pending)
+		named.Instance = id
 		look(named)
 		ec2.say(instanceIDPath, answer{status: 500})
 		look(named)

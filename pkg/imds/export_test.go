@@ -14,14 +14,13 @@ func (s *Source) DialWith(dial func(ctx context.Context, network, address string
 
 // The parsers, for fuzzing.
 
-func ParseSpot(body []byte) ([]event.Event, error) {
-	r, err := parseSpot(body)
-	return r.events, err
-}
+var ParseSpot, ParseRebalance, ParseMaintenance = eventsOf(parseSpot), eventsOf(parseRebalance), eventsOf(parseMaintenance)
 
-func ParseRebalance(body []byte) ([]event.Event, error) {
-	r, err := parseRebalance(body)
-	return r.events, err
+func eventsOf(parse func([]byte) (found, error)) func([]byte) ([]event.Event, error) {
+	return func(body []byte) ([]event.Event, error) {
+		f, err := parse(body)
+		return f.events, err
+	}
 }
 
 func ParseTargetState(body []byte) ([]event.Event, error) {
@@ -30,9 +29,4 @@ func ParseTargetState(body []byte) ([]event.Event, error) {
 		return nil, err
 	}
 	return (&targetStates{opts: Options{BootID: "boot"}, served: true}).follow(state).events, nil
-}
-
-func ParseMaintenance(body []byte) ([]event.Event, error) {
-	l, err := parseMaintenance(body)
-	return l.events, err
 }

@@ -118,12 +118,13 @@ func TestCondition_SaysWhatStands(t *testing.T) {
 	left := spot(state.Draining)
 	left.LeftAlone = true
 	const isOpen = "nothing more will be done (someone uncordoned the node)"
-	for name, test := range map[string]struct {
+	type row struct {
 		entries []state.Entry
 		reason  string // "" is no condition
 		words   []string
 		open    bool
-	}{
+	}
+	each(t, map[string]row{
 		"a deadline before none":         {[]state.Entry{missing, reboot}, "ScheduledMaintenance", []string{"Also: ", "no longer announced"}, false},
 		"the nearest of two":             {[]state.Entry{reboot, cordoned}, "SpotInterruption", []string{"is cordoned", "system-reboot at"}, false},
 		"what is ignored does not count": {[]state.Entry{ignored, missing}, "RebalanceRecommendation", nil, false},
@@ -133,25 +134,21 @@ func TestCondition_SaysWhatStands(t *testing.T) {
 		"uncordoned when drained":        {[]state.Entry{opened(state.Drained)}, "SpotInterruption", []string{isOpen}, true},
 		"uncordoned during its drain":    {[]state.Entry{opened(state.Draining)}, "SpotInterruption", []string{"drain now (the node is being drained)"}, true},
 		"opted out":                      {[]state.Entry{left}, "SpotInterruption", []string{"the node is left alone because of its annotation"}, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, bare, func(s *stage) {
-				s.entries = test.entries
-				s.start()
-				c := s.cluster.condition()
-				if test.reason == "" {
-					if c != nil {
-						t.Errorf("the condition is %+v, want none", c)
-					}
-					return
-				}
-				s.want(corev1.ConditionTrue, test.reason, test.words...)
-				if test.open && (strings.Contains(c.Message, "is cordoned") || strings.Contains(c.Message, "is drained")) {
-					t.Errorf("the condition says %q", c.Message)
-				}
-			})
-		})
-	}
+	}, func(s *stage, row row) {
+		s.entries = row.entries
+		s.start()
+		c := s.cluster.condition()
+		if row.reason == "" {
+			if c != nil {
+				s.t.Errorf("the condition is %+v, want none", c)
+			}
+			return
+		}
+		s.want(corev1.ConditionTrue, row.reason, row.words...)
+		if row.open && (strings.Contains(c.Message, "is cordoned") || strings.Contains(c.Message, "is drained")) {
+			s.t.Errorf("the condition says %q", c.Message)
+		}
+	})
 }
 
 func TestCondition_IsWrittenAtOnceIfNothingIsDone(t *testing.T) {
@@ -265,11 +262,12 @@ func TestLabels_FollowTheStandingEvents(t *testing.T) {
 	}
 	tomorrow := time.Date(2000, 1, 2, 0, 0, 0, 0, time.UTC)
 	first, second := maintenance("m1", "system-reboot", tomorrow), maintenance("m2", "system-reboot", tomorrow.Add(time.Hour))
-	for name, c := range map[string]struct {
+	type row struct {
 		entries         []state.Entry
 		off, dry, brief bool
 		kind, notBefore string
-	}{
+	}
+	each(t, map[string]row{
 		"a spot interruption":      {entries: []state.Entry{spot(state.Draining)}, kind: "spot-interruption"},
 		"a maintenance":            {entries: []state.Entry{first}, kind: "scheduled-maintenance", notBefore: "946771200"},
 		"the earlier of two":       {entries: []state.Entry{second, first}, kind: "scheduled-maintenance", notBefore: "946771200"},
@@ -281,26 +279,22 @@ func TestLabels_FollowTheStandingEvents(t *testing.T) {
 		"what an operator asks of": {entries: []state.Entry{entry("manual", event.Manual, state.Draining)}},
 		"without the setting":      {entries: []state.Entry{first}, off: true},
 		"in a dry run":             {entries: []state.Entry{first}, dry: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, bare, func(s *stage) {
-				beating(s)
-				s.opts.Labels, s.opts.DryRun, s.opts.Brief = !c.off, c.dry, c.brief
-				s.start()
-				s.wantLabels("", "")
-				for _, e := range c.entries {
-					s.tell(announced(e))
-				}
-				s.pass(10 * time.Second)
-				s.wantLabels(c.kind, c.notBefore)
-				s.end()
-				s.start() // after a crash, too, with what is on the Node and in the record
-				s.wantLabels(c.kind, c.notBefore)
-				s.over()
-				s.wantLabels("", "")
-			})
-		})
-	}
+	}, func(s *stage, row row) {
+		beating(s)
+		s.opts.Labels, s.opts.DryRun, s.opts.Brief = !row.off, row.dry, row.brief
+		s.start()
+		s.wantLabels("", "")
+		for _, e := range row.entries {
+			s.tell(announced(e))
+		}
+		s.pass(10 * time.Second)
+		s.wantLabels(row.kind, row.notBefore)
+		s.end()
+		s.start() // after a crash, too, with what is on the Node and in the record
+		s.wantLabels(row.kind, row.notBefore)
+		s.over()
+		s.wantLabels("", "")
+	})
 }
 
 // beating lets a stage have a heartbeat every five minutes, as long as what it returns is true.
@@ -357,39 +351,36 @@ func TestHeartbeat_StopsWhileNTHDoesNotWork(t *testing.T) {
 			t.Errorf("the condition is %+v, want none", c)
 		}
 	})
-	for name, test := range map[string]struct {
+	type row struct {
 		pending, away bool
 		status        int // of requests for the Node
-	}{
+	}
+	each(t, map[string]row{
 		"nothing is announced": {}, "something is announced": {pending: true}, "there is no identity": {away: true},
 		"there is no Node": {status: http.StatusNotFound},
-	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, bare, func(s *stage) {
-				alive := beating(s)
-				s.start()
-				if test.pending {
-					s.tell(announced(spot(state.Seen)))
-					s.pass(10 * time.Second)
-				}
-				alive.Store(test.away || test.status != 0)
-				s.away.Store(test.away)
-				s.cluster.answers("get node", test.status)
-				s.writes()
-				s.pass(30 * time.Hour)
-				if n := s.writes(); n != 0 || s.age() < 30*time.Hour {
-					t.Errorf("the condition was written %d times, and is %s old", n, s.age())
-				}
-				alive.Store(true)
-				s.away.Store(false)
-				s.cluster.answers("get node", 0)
-				s.pass(2 * time.Minute)
-				if age := s.age(); age > 2*time.Minute {
-					t.Errorf("the heartbeat is %s old after all is well for two minutes", age)
-				}
-			})
-		})
-	}
+	}, func(s *stage, row row) {
+		alive := beating(s)
+		s.start()
+		if row.pending {
+			s.tell(announced(spot(state.Seen)))
+			s.pass(10 * time.Second)
+		}
+		alive.Store(row.away || row.status != 0)
+		s.away.Store(row.away)
+		s.cluster.answers("get node", row.status)
+		s.writes()
+		s.pass(30 * time.Hour)
+		if n := s.writes(); n != 0 || s.age() < 30*time.Hour {
+			s.t.Errorf("the condition was written %d times, and is %s old", n, s.age())
+		}
+		alive.Store(true)
+		s.away.Store(false)
+		s.cluster.answers("get node", 0)
+		s.pass(2 * time.Minute)
+		if age := s.age(); age > 2*time.Minute {
+			s.t.Errorf("the heartbeat is %s old after all is well for two minutes", age)
+		}
+	})
 }
 
 func TestHeartbeat_DoesNotHoldUpWhatIsAnnounced(t *testing.T) {
@@ -427,35 +418,33 @@ func TestHeartbeat_OfADryRunReportsNoEvent(t *testing.T) {
 func TestHeartbeat_LeavesWhatNTHQueueHasAnnounced(t *testing.T) {
 	queues := stale()
 	queues.Reason, queues.Message = "StatusCheckFailed", "nth-queue: EC2 says that the machine is impaired"
-	for name, c := range map[string]struct {
+	type row struct {
 		interval time.Duration
 		dry      bool
-	}{
-		"without a heartbeat": {0, false}, "with one": {5 * time.Minute, false}, "in a dry run": {5 * time.Minute, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, func(t *testing.T) *cluster { return newCluster(t, queues) }, func(s *stage) {
-				beating(s)
-				s.cluster.labels[notify.KindLabel] = "status-check"
-				s.opts.Heartbeat, s.opts.DryRun, s.opts.Labels = c.interval, c.dry, true
-				s.start()
-				s.pass(time.Hour)
-				s.want(corev1.ConditionTrue, "StatusCheckFailed")
-				s.wantLabels("status-check", "")
-				if age := s.age(); (age < 6*time.Minute) != (c.interval > 0) {
-					t.Errorf("the heartbeat is %s old", age)
-				}
-				if now := s.cluster.condition(); now.Message != queues.Message || !now.LastTransitionTime.Equal(&queues.LastTransitionTime) {
-					t.Errorf("the condition became %+v", now)
-				}
-				if c.dry {
-					return
-				}
-				s.tell(announced(spot(state.Seen)))
-				s.pass(time.Second)
-				s.want(corev1.ConditionTrue, "SpotInterruption")
-				s.wantLabels("spot-interruption", "")
-			})
-		})
 	}
+	each(t, map[string]row{
+		"without a heartbeat": {0, false}, "with one": {5 * time.Minute, false}, "in a dry run": {5 * time.Minute, true},
+	}, func(s *stage, row row) {
+		s.cluster.conditions = []corev1.NodeCondition{queues}
+		beating(s)
+		s.cluster.labels[notify.KindLabel] = "status-check"
+		s.opts.Heartbeat, s.opts.DryRun, s.opts.Labels = row.interval, row.dry, true
+		s.start()
+		s.pass(time.Hour)
+		s.want(corev1.ConditionTrue, "StatusCheckFailed")
+		s.wantLabels("status-check", "")
+		if age := s.age(); (age < 6*time.Minute) != (row.interval > 0) {
+			s.t.Errorf("the heartbeat is %s old", age)
+		}
+		if now := s.cluster.condition(); now.Message != queues.Message || !now.LastTransitionTime.Equal(&queues.LastTransitionTime) {
+			s.t.Errorf("the condition became %+v", now)
+		}
+		if row.dry {
+			return
+		}
+		s.tell(announced(spot(state.Seen)))
+		s.pass(time.Second)
+		s.want(corev1.ConditionTrue, "SpotInterruption")
+		s.wantLabels("spot-interruption", "")
+	})
 }

@@ -246,6 +246,14 @@ func play(t *testing.T, c func(*testing.T) *cluster, f func(s *stage)) {
 	})
 }
 
+// each runs f on a stage for each row.
+func each[R any](t *testing.T, rows map[string]R, f func(s *stage, row R)) {
+	t.Helper()
+	for name, row := range rows {
+		t.Run(name, func(t *testing.T) { play(t, bare, func(s *stage) { f(s, row) }) })
+	}
+}
+
 func bare(t *testing.T) *cluster { return newCluster(t) }
 
 // start runs the Kubernetes, and waits until it looks at the node for the first time.

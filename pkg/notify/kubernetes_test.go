@@ -32,67 +32,60 @@ func (s *stage) wantEvents(count int) {
 }
 
 func TestKubernetes_WritesWhenTheAPIServerIsBack(t *testing.T) {
-	for name, status := range map[string]int{"hanging": -1, "500": 500, "503": 503, "429": 429, "401": 401} {
-		t.Run(name, func(t *testing.T) {
-			play(t, bare, func(s *stage) {
-				s.start()
-				s.cluster.asked()
-				s.cluster.answers("", status)
-				s.announceAndDrain()
-				s.pass(10 * time.Minute)
-				if n := len(s.cluster.asked()); n < 16 || n > 92 { // 46 each, if all jitter is short
-					t.Errorf("%d requests in ten minutes of outage, want about two a minute for the condition, and two for Events", n)
-				}
-				if len(s.trouble) != 2 || !strings.Contains(s.trouble[0], "trying again") {
-					t.Errorf("said %q, want one sentence about the condition and one about Events", s.trouble)
-				}
-				s.cluster.answers("", 0)
-				s.pass(2 * time.Minute)
-				s.want(corev1.ConditionTrue, "SpotInterruption")
-				s.wantEvents(3)
-			})
-		})
-	}
+	each(t, map[string]int{"hanging": -1, "500": 500, "503": 503, "429": 429, "401": 401}, func(s *stage, status int) {
+		s.start()
+		s.cluster.asked()
+		s.cluster.answers("", status)
+		s.announceAndDrain()
+		s.pass(10 * time.Minute)
+		if n := len(s.cluster.asked()); n < 16 || n > 92 { // 46 each, if all jitter is short
+			s.t.Errorf("%d requests in ten minutes of outage, want about two a minute for the condition, and two for Events", n)
+		}
+		if len(s.trouble) != 2 || !strings.Contains(s.trouble[0], "trying again") {
+			s.t.Errorf("said %q, want one sentence about the condition and one about Events", s.trouble)
+		}
+		s.cluster.answers("", 0)
+		s.pass(2 * time.Minute)
+		s.want(corev1.ConditionTrue, "SpotInterruption")
+		s.wantEvents(3)
+	})
 }
 
 // An admission webhook that is down, or Events in an etcd of their own, let one kind of request fail and not the other.
 func TestKubernetes_WritesOnThoughSomeRequestsFail(t *testing.T) {
-	for name, test := range map[string]struct {
+	type row struct {
 		fails     string
 		status    int
 		stops     bool
 		condition bool // it is written
 		events    int
-	}{
+	}
+	each(t, map[string]row{
 		"the condition":            {fails: "patch", status: 500, events: 4},
 		"the condition, at a stop": {fails: "patch", status: 500, stops: true, events: 4},
 		"all Events":               {fails: "create", status: 500, condition: true},
 		"those about pods hang":    {fails: "create event PodEviction", status: -1, condition: true, events: 3},
-	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, bare, func(s *stage) {
-				s.start()
-				s.cluster.answers(test.fails, test.status)
-				s.announceAndDrain()
-				s.tell(pod(state.PodEvicted, "a"))
-				if test.stops {
-					s.end()
-				}
-				s.pass(time.Minute)
-				s.wantEvents(test.events)
-				if c := s.cluster.condition(); (c != nil) != test.condition {
-					t.Errorf("the condition is %v", c)
-				}
-				if test.stops {
-					return
-				}
-				s.cluster.answers("", 0)
-				s.pass(2 * time.Minute)
-				s.wantEvents(4)
-				s.want(corev1.ConditionTrue, "SpotInterruption")
-			})
-		})
-	}
+	}, func(s *stage, row row) {
+		s.start()
+		s.cluster.answers(row.fails, row.status)
+		s.announceAndDrain()
+		s.tell(pod(state.PodEvicted, "a"))
+		if row.stops {
+			s.end()
+		}
+		s.pass(time.Minute)
+		s.wantEvents(row.events)
+		if c := s.cluster.condition(); (c != nil) != row.condition {
+			s.t.Errorf("the condition is %v", c)
+		}
+		if row.stops {
+			return
+		}
+		s.cluster.answers("", 0)
+		s.pass(2 * time.Minute)
+		s.wantEvents(4)
+		s.want(corev1.ConditionTrue, "SpotInterruption")
+	})
 }
 
 func TestKubernetes_SaysARefusalOnce(t *testing.T) {
@@ -115,32 +108,29 @@ func TestKubernetes_SaysARefusalOnce(t *testing.T) {
 }
 
 func TestKubernetes_JudgesTheAnswerToOneEvent(t *testing.T) {
-	for name, test := range map[string]struct {
+	type row struct {
 		status, tries, faults int
-	}{
+	}
+	each(t, map[string]row{
 		"a quota":              {403, 2, 1},
 		"a namespace is gone":  {404, 2, 0},
 		"it is no good":        {422, 2, 1},
 		"it exists since then": {409, 2, 0}, // The answer to the first attempt was lost.
-	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, bare, func(s *stage) {
-				s.opts.Condition = false
-				s.start()
-				s.cluster.answers("create event PodEviction", test.status)
-				s.cordoned()
-				s.tell(pod(state.PodEvicted, "a"))
-				s.tell(pod(state.PodEvicted, "b"))
-				s.tell(drained(2))
-				s.pass(time.Minute)
-				s.wantEvents(2) // about the Node
-				tries := slices.DeleteFunc(s.cluster.asked(), func(what string) bool { return what != "create event PodEviction" })
-				if len(tries) != test.tries || len(s.trouble) != test.faults {
-					t.Errorf("%d attempts and %q, want %d and %d faults", len(tries), s.trouble, test.tries, test.faults)
-				}
-			})
-		})
-	}
+	}, func(s *stage, row row) {
+		s.opts.Condition = false
+		s.start()
+		s.cluster.answers("create event PodEviction", row.status)
+		s.cordoned()
+		s.tell(pod(state.PodEvicted, "a"))
+		s.tell(pod(state.PodEvicted, "b"))
+		s.tell(drained(2))
+		s.pass(time.Minute)
+		s.wantEvents(2) // about the Node
+		tries := slices.DeleteFunc(s.cluster.asked(), func(what string) bool { return what != "create event PodEviction" })
+		if len(tries) != row.tries || len(s.trouble) != row.faults {
+			s.t.Errorf("%d attempts and %q, want %d and %d faults", len(tries), s.trouble, row.tries, row.faults)
+		}
+	})
 }
 
 func TestKubernetes_WaitsForAnIdentity(t *testing.T) {

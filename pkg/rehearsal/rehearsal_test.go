@@ -21,11 +21,6 @@ func ask(c *rehearsal.Cluster, method, path, body string) (int, string) {
 	return w.Code, w.Body.String()
 }
 
-func evict(c *rehearsal.Cluster, pod string) int {
-	status, _ := ask(c, http.MethodPost, "/api/v1/namespaces/default/pods/"+pod+"/eviction", `{"apiVersion":"policy/v1","kind":"Eviction"}`)
-	return status
-}
-
 // pods are the names of those that are there.
 func pods(t *testing.T, c *rehearsal.Cluster) string {
 	t.Helper()
@@ -41,27 +36,10 @@ func pods(t *testing.T, c *rehearsal.Cluster) string {
 	return strings.Join(names, " ")
 }
 
-func TestBudget_LetsTheNextPodGoOnceTheLastIsReplaced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := rehearsal.New("boot")
-		if first, second := evict(c, "web-1"), evict(c, "web-2"); first != http.StatusCreated || second != http.StatusTooManyRequests {
-			t.Errorf("the first is answered with %d, the second with %d", first, second)
-		}
-		time.Sleep(4 * time.Second)
-		if again := evict(c, "web-2"); again != http.StatusCreated {
-			t.Errorf("when the first is replaced, the second is answered with %d", again)
-		}
-		time.Sleep(4 * time.Second)
-		if left := pods(t, c); strings.Contains(left, "web") {
-			t.Errorf("left: %s", left)
-		}
-	})
-}
-
 func TestPod_IsKilledAtTheEndOfItsGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := rehearsal.New("boot")
-		evict(c, "deaf-1")
+		ask(c, http.MethodPost, "/api/v1/namespaces/default/pods/deaf-1/eviction", `{"apiVersion":"policy/v1","kind":"Eviction"}`)
 		time.Sleep(7 * time.Second)
 		if left := pods(t, c); !strings.Contains(left, "deaf-1") {
 			t.Errorf("before that, left: %s", left)
@@ -72,17 +50,6 @@ func TestPod_IsKilledAtTheEndOfItsGrace(t *testing.T) {
 			t.Errorf("after that, left: %s", left)
 		}
 	})
-}
-
-func TestNode_APatchChangesIt(t *testing.T) {
-	c := rehearsal.New("boot")
-	const path = "/api/v1/nodes/" + rehearsal.Node
-	if status, text := ask(c, http.MethodPatch, path, `{"metadata":{"annotations":{"a":"b"}},"spec":{"unschedulable":true}}`); status != http.StatusOK {
-		t.Errorf("status %d: %s", status, text)
-	}
-	if _, text := ask(c, http.MethodGet, path, ""); !strings.Contains(text, `"unschedulable":true`) || !strings.Contains(text, `"a":"b"`) {
-		t.Errorf("the node is %s", text)
-	}
 }
 
 func TestRequest_ThatADrainDoesNotMakeIsRefused(t *testing.T) {

@@ -257,25 +257,18 @@ func TestConfig_NamesABadVariable(t *testing.T) {
 	}
 }
 
-// encrypted serves with a certificate that is trusted by whoever has the bundle.
-func encrypted(t *testing.T, service http.Handler) (server *httptest.Server, bundle string) {
-	t.Helper()
-	server = httptest.NewUnstartedServer(service)
+func TestConfig_TrustsTheBundle(t *testing.T) {
+	elb := elbtest.New()
+	group := elb.AddGroup("web", elbtest.Group{})
+	server := httptest.NewUnstartedServer(elb)
 	server.Config.ErrorLog = log.New(io.Discard, "", 0) // which would tell of whoever does not trust it
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	bundle = filepath.Join(t.TempDir(), "ca.pem")
+	bundle := filepath.Join(t.TempDir(), "ca.pem")
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	if err := os.WriteFile(bundle, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return server, bundle
-}
-
-func TestConfig_TrustsTheBundle(t *testing.T) {
-	elb := elbtest.New()
-	group := elb.AddGroup("web", elbtest.Group{})
-	server, bundle := encrypted(t, elb)
 	t.Setenv("AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING_V2", server.URL)
 	check := func() (bool, error) {
 		region := metadata("us-east-1")

@@ -19,6 +19,7 @@ import (
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 
 	"github.com/nth-project/nth/pkg/internal/querytest"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/role"
 	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/sqs/sqstest"
@@ -340,16 +341,6 @@ func (a answers) Do(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(string(text))), Request: r}, err
 }
 
-// nothing is a request for messages that is answered after the time that it may wait.
-func nothing(r *http.Request) (any, error) {
-	select {
-	case <-time.After(20 * time.Second):
-		return map[string]any{}, nil
-	case <-r.Context().Done():
-		return nil, r.Context().Err()
-	}
-}
-
 // Nothing hangs while SQS is silent or refuses. A receiver hangs if who gets the messages does not return.
 func TestStalled_OnlyWhileAllReceiversHang(t *testing.T) {
 	t.Parallel()
@@ -360,7 +351,12 @@ func TestStalled_OnlyWhileAllReceiversHang(t *testing.T) {
 		answer answers
 		want   string
 	}{
-		"no messages":            {answer: nothing},
+		"no messages": {answer: func(r *http.Request) (any, error) { // It is answered after the time that it may wait.
+			if !loop.Await(r.Context(), nil, 20*time.Second) {
+				return nil, r.Context().Err()
+			}
+			return map[string]any{}, nil
+		}},
 		"SQS refuses":            {answer: func(*http.Request) (any, error) { return nil, errors.New("connection refused") }},
 		"SQS does not answer":    {answer: func(r *http.Request) (any, error) { <-r.Context().Done(); return nil, r.Context().Err() }},
 		"messages are not taken": {answer: one, want: "neither an answer nor an error for 1h0m0s"},

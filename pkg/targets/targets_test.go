@@ -81,13 +81,6 @@ func (r *rig) after(d time.Duration, do func()) {
 	go func() { time.Sleep(d); do() }()
 }
 
-func (r *rig) wantReports(want ...string) {
-	r.t.Helper()
-	if !slices.Equal(r.reports, want) {
-		r.t.Errorf("reported\n\t%s\nwant\n\t%s", strings.Join(r.reports, "\n\t"), strings.Join(want, "\n\t"))
-	}
-}
-
 const (
 	health  = "elasticloadbalancing:DescribeTargetHealth"
 	healthy = "the machine is healthy in tg/web"
@@ -141,7 +134,9 @@ func TestWait_EndsWhenAndWhy(t *testing.T) {
 			took: 20 * time.Second, reports: []string{"the machine is initial in tg/web"},
 		},
 		"an unused target gets nothing": {prepare: func(r *rig) { r.web(0); r.elb.SetState(instance, "unused") }},
-		"pods":                          {prepare: func(r *rig) { r.pods() }},
+		"a group of pods' addresses": {prepare: func(r *rig) {
+			r.elb.Register(r.group("pods", elbtest.Group{Type: "ip", Delay: 30 * time.Second}), "10.0.0.7", 8080)
+		}},
 		"no controller deregisters": {
 			prepare: func(r *rig) { r.web(0) }, took: time.Minute, reports: []string{healthy},
 			why: healthy + ", and no controller has begun to deregister it within 1m0s",
@@ -190,7 +185,12 @@ func TestWait_EndsWhenAndWhy(t *testing.T) {
 			why: "calling " + health + ": no answer within 4s",
 		},
 		"all are throttled": {
-			prepare: func(r *rig) { r.many(60); r.elb.Fail(querytest.Throttled("", 0)) }, took: 30 * time.Second, asked: 60,
+			prepare: func(r *rig) {
+				for n := range 60 {
+					r.elb.Register(r.group(fmt.Sprintf("web-%d", n), elbtest.Group{Delay: 20 * time.Second}), instance, 30080)
+				}
+				r.elb.Fail(querytest.Throttled("", 0))
+			}, took: 30 * time.Second, asked: 60,
 			why: "calling " + health + ": Throttling: it is a fault",
 		},
 	} {
@@ -207,17 +207,11 @@ func TestWait_EndsWhenAndWhy(t *testing.T) {
 				if asked := len(r.elb.Calls("")); row.asked > 0 && asked > row.asked {
 					t.Errorf("%d requests, want %d at most", asked, row.asked)
 				}
-				r.wantReports(row.reports...)
+				if !slices.Equal(r.reports, row.reports) {
+					t.Errorf("reported %q, want %q", r.reports, row.reports)
+				}
 			})
 		})
-	}
-}
-
-// pods adds a group of addresses, which says nothing of the machine.
-func (r *rig) pods() {
-	pods := r.group("pods", elbtest.Group{Type: "ip", Delay: 30 * time.Second})
-	for _, address := range []string{"10.0.0.7", "10.0.0.9"} {
-		r.elb.Register(pods, address, 8080)
 	}
 }
 
@@ -228,13 +222,6 @@ func (r *rig) outage(fault elbtest.Fault, drains time.Duration) {
 	r.after(10*time.Second, func() { r.elb.Fail(fault) })
 	if drains < time.Hour {
 		r.after(30*time.Second, r.elb.Lift)
-	}
-}
-
-// many adds groups of which the machine is a target.
-func (r *rig) many(groups int) {
-	for n := range groups {
-		r.elb.Register(r.group(fmt.Sprintf("web-%d", n), elbtest.Group{Delay: 20 * time.Second}), instance, 30080)
 	}
 }
 

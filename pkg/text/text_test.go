@@ -31,11 +31,9 @@ func TestVisible_ShowsWhatCannotBeSeen(t *testing.T) {
 		{"not UTF-8", "a\xff\xc3(b", `a\xff\xc3(b`},
 		{"the replacement character itself", "a\ufffdb", "a\ufffdb"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			if got := text.Visible(c.given, text.Line); got != c.want {
-				t.Errorf("Visible(%q) = %q, want %q", c.given, got, c.want)
-			}
-		})
+		if got := text.Visible(c.given, text.Line); got != c.want {
+			t.Errorf("%s: Visible(%q) = %q, want %q", c.name, c.given, got, c.want)
+		}
 	}
 }
 

@@ -68,13 +68,9 @@ func code(err error) int32 {
 	return 0
 }
 
-func newPod(name string) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
-}
-
 // lasting is a pod that runs, with 100 s of grace.
 func lasting(changes ...func(*corev1.Pod)) *corev1.Pod {
-	p := newPod("a")
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}}
 	p.Spec.TerminationGracePeriodSeconds = new(int64(100))
 	apitest.Ready(p)
 	for _, change := range changes {

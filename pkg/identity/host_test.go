@@ -60,14 +60,6 @@ func TestKubeletConfiguration_FaultNamesTheFile(t *testing.T) {
 	}
 }
 
-// mustBeShort fails the test unless an error is one line of bounded length without the canary.
-func mustBeShort(t *testing.T, err error) {
-	t.Helper()
-	if line := err.Error(); len(line) > 1500 || strings.ContainsAny(line, "\n\r") || strings.Contains(line, canary) {
-		t.Fatalf("the error has %d bytes: %q", len(line), line)
-	}
-}
-
 // FuzzKubeletConfiguration holds for any configuration and drop-in of a kubelet: they are read as spans that make sense, or the file is named.
 func FuzzKubeletConfiguration(f *testing.F) {
 	f.Add([]byte("shutdownGracePeriod: 45s\nshutdownGracePeriodCriticalPods: 10s\n"), []byte(`{"shutdownGracePeriod": "9s"}`))
@@ -88,8 +80,9 @@ func FuzzKubeletConfiguration(f *testing.F) {
 		}
 		found, err := identity.ReadGracefulShutdown(root)
 		if err != nil {
-			if mustBeShort(t, err); !strings.Contains(err.Error(), path) {
-				t.Fatalf("%v does not name the file", err)
+			line := err.Error()
+			if len(line) > 1500 || strings.ContainsAny(line, "\n\r") || strings.Contains(line, canary) || !strings.Contains(line, path) {
+				t.Fatalf("the error has %d bytes: %q, want one short line that names the file and no value", len(line), line)
 			}
 			return
 		}
@@ -97,4 +90,25 @@ func FuzzKubeletConfiguration(f *testing.F) {
 			t.Fatalf("read as %+v", found)
 		}
 	})
+}
+
+func TestBottlerocket_ContainerIsKnownByItsMounts(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	if c, found := identity.FindContainer(root); found {
+		t.Errorf("an empty directory is the host container %+v", c)
+	}
+	for _, dir := range []string{".bottlerocket/host-containers/current", ".bottlerocket/rootfs"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		c, found := identity.FindContainer(root)
+		folder := filepath.Join(root, ".bottlerocket/host-containers/current")
+		if !found || filepath.Dir(c.UserData) != folder || filepath.Dir(c.StateDirectory) != folder {
+			t.Errorf("the settings are in %s, the memory in %s", c.UserData, c.StateDirectory)
+		}
+		if superpowered := strings.HasSuffix(dir, "rootfs"); superpowered != (c.Host == filepath.Join(root, dir)) {
+			t.Errorf("with %s, the host's files are at %q", dir, c.Host)
+		}
+	}
 }
