@@ -111,7 +111,7 @@ func logMessage(log *logrus.Entry, dryRun bool, r sqs.Report) {
 		if dryRun {
 			fate = "it stays in the queue"
 		}
-		log.Infof("ignoring a message that concerns no node: %s; %s", r.Why, fate)
+		log.Infof("ignoring a message that asks for no drain: %s; %s", r.Why, fate)
 	case sqs.Lost:
 		log.Warnf("SQS refuses to delete a message or to extend its visibility timeout, so it will be received again; the drain continues: %s", r.Why)
 	case sqs.Received, sqs.Extended, sqs.Returned, sqs.Deleted:

@@ -82,10 +82,10 @@ func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Ent
 		Holding: func(delay time.Duration) {
 			report(nil)
 			if delay < dropInDelay {
-				s.startLog().Warnf("a shutdown can be delayed by %s", tooShort(delay))
+				s.startLog().Warnf("a shutdown that logind announces, such as a reboot, can be delayed by %s", tooShort(delay))
 				return
 			}
-			s.startLog().Infof("a shutdown can be delayed by up to %s (InhibitDelayMaxSec of logind)", delay)
+			s.startLog().Infof("a shutdown that logind announces, such as a reboot, can be delayed by up to %s (InhibitDelayMaxSec of logind)", delay)
 		},
 		Off: lacksNotice,
 	}

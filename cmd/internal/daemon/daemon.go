@@ -130,5 +130,5 @@ func logInvalid(log *logrus.Entry, err error) {
 	for line := range strings.SplitSeq(err.Error(), "\n") {
 		invalid.Error(line)
 	}
-	invalid.Warn("invalid configuration; keeping the current one")
+	invalid.Warn("invalid configuration; keeping the one from before")
 }

@@ -94,7 +94,7 @@ func TestRun_BeginsAgainAtSIGHUP(t *testing.T) {
 	if !slices.Equal(begun, []string{"1s", "2s"}) {
 		t.Errorf("it has begun with the margins %q", begun)
 	}
-	for _, line := range []string{"a: one", "b: two", "invalid configuration; keeping the current one", "configuration reloaded"} {
+	for _, line := range []string{"a: one", "b: two", "invalid configuration; keeping the one from before", "configuration reloaded"} {
 		if !strings.Contains(logged, line+"\n") {
 			t.Errorf("%q is not logged:\n%s", line, logged)
 		}
@@ -113,7 +113,7 @@ func TestRun_KeepsTheSettingsIfNewOnesCannotBeUsed(t *testing.T) {
 		}
 		return nil
 	})
-	if !slices.Equal(begun, []string{"1s", "2s", "1s"}) || !strings.Contains(logged, "invalid configuration; keeping the current one") {
+	if !slices.Equal(begun, []string{"1s", "2s", "1s"}) || !strings.Contains(logged, "invalid configuration; keeping the one from before") {
 		t.Errorf("it has begun with the margins %q, and logged\n%s", begun, logged)
 	}
 }

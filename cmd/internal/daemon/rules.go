@@ -46,7 +46,7 @@ func Hooks(c config.ASGTermination) asg.Settings {
 }
 
 // Rules returns the rules for the kinds of events that both programs handle. A deadline is hard if EC2 takes the machine then in any case. The budget
-// of a termination is soft if nth may abandon the lifecycle hook of the termination.
+// of a termination is soft if nth may abandon its lifecycle hook: the group may then keep the machine (TerminateHookAbandon=retain).
 func Rules(c config.Announced) policy.Settings {
 	hooks := Hooks(c.ASGTermination)
 	return policy.Settings{

@@ -563,6 +563,7 @@ type patchOf struct {
 	Metadata struct {
 		Annotations map[string]*string `json:"annotations"`
 		Labels      map[string]*string `json:"labels"`
+		Version     string             `json:"resourceVersion"`
 	} `json:"metadata"`
 	Spec struct {
 		Unschedulable *bool `json:"unschedulable"`
@@ -592,6 +593,9 @@ func (w *world) judgeBefore(q request) {
 // judgePatch judges a patch of the Node, before it is carried out.
 func (w *world) judgePatch(q request) {
 	p, lifts := q.patch()
+	if node := w.server.CurrentNode(); node != nil && p.Metadata.Version != "" && p.Metadata.Version != node.ResourceVersion {
+		return // The API server refuses it: there is a conflict.
+	}
 	recently := func(t time.Time) bool { return time.Since(t) < 2*time.Second }
 	reason := w.anyNotice(func(n *notice) bool { return w.possible(n, cordoned) })
 	switch {
