@@ -112,6 +112,25 @@ func TestReboot_AfterIt(t *testing.T) {
 			r.pass(2 * time.Minute)
 			r.wantSaid(systemd.Uncordoned, "info: uncordoned the node: the machine is back after its reboot")
 		},
+		"EC2 has cleared the event": func(r *rig) {
+			r.record.entries = []state.Entry{r.drained(r.rebooting("a", 72*time.Hour), state.Drained, "boot-0")}
+			r.run()
+			r.announce()
+			r.pass(2 * time.Minute)
+			r.wantSaid(systemd.Uncordoned, "info: uncordoned the node: the machine is back after its reboot")
+		},
+		"the record is lost, and the Node cannot be read yet": func(r *rig) {
+			r.node.toClaim(func(ctx context.Context) (drain.Claim, bool, error) {
+				if time.Since(r.start) < time.Second {
+					return unanswered(ctx)
+				}
+				return *r.claim(event.ScheduledMaintenance, "boot-0"), true, nil
+			})
+			r.run()
+			r.announce(r.rebooting("a", time.Hour))
+			r.pass(time.Minute)
+			r.wantSaid(systemd.Rebooting)
+		},
 		"the record is lost": func(r *rig) {
 			r.node.toClaim(claims(r.claim(event.ScheduledMaintenance, "boot-0")))
 			r.run()

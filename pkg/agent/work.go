@@ -330,9 +330,12 @@ func (a *Agent) readClaim(ctx context.Context) {
 	for {
 		claim, ours, err := a.cfg.Node.Claim(ctx)
 		if err == nil {
-			if ours {
-				a.post(func() { a.adoptClaim(claim) })
-			}
+			a.post(func() {
+				a.claimRead = true
+				if ours {
+					a.adoptClaim(claim)
+				}
+			})
 			return
 		}
 		if !loop.Await(ctx, nil, claimPause) { // ctx has ended.
@@ -353,7 +356,8 @@ func (a *Agent) adoptClaim(claim drain.Claim) {
 	}
 	// nth may have requested the reboot since the claim. Without the record, each boot would request another one.
 	mayHaveRebooted := func(e state.Entry) bool {
-		return claim.BootID != a.cfg.BootID && len(a.cfg.Policy[e.Event.Kind].Reboot) > 0
+		onlyClaimed := e.Event.State == ""
+		return claim.BootID != a.cfg.BootID && (onlyClaimed && len(a.cfg.Policy[e.Event.Kind].Reboot) > 0 || a.cfg.Policy.Reboots(e.Event))
 	}
 	entries := a.cfg.Record.Entries()
 	for _, e := range entries {
@@ -363,6 +367,7 @@ func (a *Agent) adoptClaim(claim drain.Claim) {
 			a.put(e)
 		}
 	}
+	entries = a.cfg.Record.Entries()
 	cordonKnown := slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode && e.Phase != state.Closed })
 	if cordonKnown {
 		return

@@ -168,6 +168,9 @@ func (t *term) refusal(id string, request ec2.Request) (string, error) {
 		if err != nil || found.Stays != "" {
 			return found.Stays, err
 		}
+		if !found.Runs() {
+			return "it does not run", nil
+		}
 	}
 	for _, r := range needs(request) {
 		const try = true
@@ -216,6 +219,9 @@ func (t *term) turn(group string) types.UID {
 		case inst != nil && inst.judged:
 			n.mark = inst.node.mark
 			isNext = inst.drain != nil && inst.drain.inTurn
+			if inst.awaitsEnd() {
+				return n.uid
+			}
 		default: // An earlier leader may have begun.
 			isNext = t.finishesNext(n)
 		}
@@ -349,18 +355,26 @@ func (on node) requested(recorded []state.Entry, announced []event.Event) (entri
 			e.Phase, e.BootID, e.CordonedAt, e.ActedAt, e.OnNode = state.Draining, on.cordon.BootID, cordoned, cordoned, true
 		}
 		if on.mark.claims(id, on) {
-			e.Phase = state.Drained
+			e.Phase, e.BootID = state.Drained, on.mark.BootID
 		}
 		entries = append(entries, e)
 	}
 	return entries
 }
 
+// awaitsEnd reports whether a request about an instance was to be made, and the node is not uncordoned since.
+func (inst *instance) awaitsEnd() bool {
+	return inst.record != nil && slices.ContainsFunc(inst.record.Entries(), func(e state.Entry) bool {
+		return e.OnNode && e.Phase == state.Drained && e.RebootAt.After(e.CordonedAt)
+	})
+}
+
 // startStopped starts an instance that nth-queue has stopped for maintenance, even if its Node was deleted meanwhile. The stop is nth-queue's own if the
 // instance was not started since the mark. startStopped returns when to look again; 0 if only after news.
 func (t *term) startStopped(inst *instance, on node) time.Duration {
 	isDown := on.uid == "" || !on.ready
-	if !isDown || on.mark.Request != ec2.Stop || !on.isRequested() || t.opts.DryRun {
+	isOwn := on.hasOwnCordon && on.bootID == on.mark.BootID && slices.ContainsFunc(on.mark.Events, on.cordon.Names)
+	if !isDown || on.mark.Request != ec2.Stop || !isOwn || t.opts.DryRun {
 		return 0
 	}
 	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
@@ -380,7 +394,7 @@ func (t *term) startStopped(inst *instance, on node) time.Duration {
 	trouble := ""
 	if err != nil && t.ctx.Err() == nil {
 		if trouble = err.Error(); !kube.EqualIgnoringDigits(trouble, inst.notStarted) {
-			log.Errorf("cannot start the stopped instance %s: %s; retrying every minute", inst.id, err)
+			log.Errorf("it is not known whether the stopped instance %s starts: %s; retrying every minute", inst.id, err)
 		}
 	}
 	inst.notStarted = trouble

@@ -444,7 +444,7 @@ func TestFinish_StartsTheInstanceThatItHasStopped(t *testing.T) {
 			t.Errorf("the requests were %q, and the instance is %s\n%s", got, says.states[instance], r.log)
 		}
 		synctest.Wait()
-		if n := strings.Count(r.log.String(), "cannot start the stopped instance"); n != row.said {
+		if n := strings.Count(r.log.String(), "it is not known whether the stopped instance"); n != row.said {
 			t.Errorf("%d errors are logged, want %d\n%s", n, row.said, r.log)
 		}
 	})

@@ -288,6 +288,7 @@ func (t *term) pursue(inst *instance, on node) time.Duration {
 		s.stop()
 		return 0
 	case s != nil && s.stage == working:
+		s.record.Put(func(error) {}, on.requested(s.record.Entries(), events)...)
 		s.update(events)
 		return 0
 	case len(hinted) > 0 || len(due) > 0: // Even if nothing is due, hints are settled by a session.
@@ -412,7 +413,7 @@ func (t *term) recordedEvent(inst *instance, on node, e state.Entry, asked bool)
 		bootID = ""
 	}
 	// A claim does not have the time Noticed.
-	started := inst.startedSince(bootID, cmp.Or(ev.Noticed, e.CordonedAt), on)
+	started := !ev.Deadline.After(time.Now()) && inst.startedSince(bootID, cmp.Or(ev.Noticed, e.CordonedAt), on)
 	leftPool := on.ready && goesIntoService && ev.Kind == event.ASGTermination // The termination was the way into the warm pool.
 	if e.OnNode && (started || leftPool) {                                     // The cordon for the event is to be taken back.
 		ev.State = event.Completed

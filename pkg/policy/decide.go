@@ -89,7 +89,7 @@ func newEntry(sit Situation, ev event.Event) state.Entry {
 // new entry if ev counts as another event.
 func (s Settings) updateEntry(sit Situation, e state.Entry, ev event.Event) state.Entry {
 	if e.Phase == state.Closed {
-		if s.beginsAgain(sit, e) && s.worthRecording(ev) {
+		if s.beginsAgain(sit, e, ev) && s.worthRecording(ev) {
 			again := newEntry(sit, ev)
 			again.RebootAt = e.RebootAt // No event causes two reboots.
 			return again
@@ -103,6 +103,9 @@ func (s Settings) updateEntry(sit Situation, e state.Entry, ev event.Event) stat
 		// amazon-ec2-metadata-mock reports a later deadline at each look. Only a nearer deadline counts.
 		ev.Noticed, ev.Deadline = e.Event.Noticed, soonest(e.Event.Deadline, ev.Deadline)
 	}
+	if e.Event.State == "" && !s[ev.Kind].reboots(ev) { // adopted from a claim
+		e.RebootAt = time.Time{}
+	}
 	e.Missing = time.Time{}
 	if !sameEvent(e.Event, ev) { // The same time in another zone would make the entry differ.
 		e.Event = ev
@@ -111,10 +114,11 @@ func (s Settings) updateEntry(sit Situation, e state.Entry, ev event.Event) stat
 }
 
 // beginsAgain reports whether a closed entry's event counts as another event if it is announced now.
-func (s Settings) beginsAgain(sit Situation, e state.Entry) bool {
+func (s Settings) beginsAgain(sit Situation, e state.Entry, ev event.Event) bool {
 	switch e.Ending {
-	case state.Rebooted: // EC2 still lists maintenance for a while after the reboot, unless its list had lacked the event already.
-		return e.Event.Kind != event.ScheduledMaintenance || !e.Missing.IsZero() && e.Event.Deadline.After(sit.Now)
+	case state.Rebooted: // EC2 still lists maintenance for a while after the reboot, unless its list had lacked the event already, or EC2 has moved it.
+		isAnother := ev.Deadline.After(sit.Now) && (!e.Missing.IsZero() || ev.Deadline.After(e.Event.Deadline))
+		return e.Event.Kind != event.ScheduledMaintenance || isAnother
 	case state.Expired: // The cordon is not set a second time. But if the rules now ask for a drain, that has no time to live.
 		return s.plan(e).action == Drain
 	case state.Withdrawn, state.Canceled, state.Completed, state.Ignored: // The source has announced the event again.
@@ -138,16 +142,14 @@ func (s Settings) advance(sit Situation, e state.Entry, work state.Phase) state.
 	leftAlone := sit.leftAlone(e, work)
 	allowedAgain := e.LeftAlone && !leftAlone
 	// After a reboot that was not the announced one, work for what is still to come begins again.
-	isOfEarlierBoot := e.BootID != sit.BootID && e.Event.Deadline.After(sit.Now)
+	isOfEarlierBoot := e.BootID != sit.BootID && sit.listed(e.Event) && e.Event.Deadline.After(sit.Now)
 	begun := slices.Contains(phasesOf[work], e.Phase) && !isOfEarlierBoot
 	e = noteCordon(sit, e) // It judges the phase of before.
 	switch {
-	case !begun, allowedAgain && e.Phase != work:
-		if !begun {
-			e.ActedAt = sit.Now
-		}
+	case !begun:
+		e = beginWork(sit, e, work)
+	case allowedAgain && e.Phase != work:
 		e = enter(sit, work, e)
-		e.OnNode, e.BootID = true, sit.BootID
 	case leftAlone: // The phase stays.
 	case allowedAgain: // The work counts as begun now, so that an event whose time is over gets its overtime.
 		e.Changed = sit.Now
@@ -159,6 +161,20 @@ func (s Settings) advance(sit Situation, e state.Entry, work state.Phase) state.
 		e = enter(sit, state.Incomplete, e)
 	}
 	e.LeftAlone = leftAlone
+	return e
+}
+
+// beginWork returns an entry for which work begins in this boot.
+func beginWork(sit Situation, e state.Entry, work state.Phase) state.Entry {
+	staysDue := e.Acted() && e.Phase != state.Undoing && e.RebootAt.IsZero() // The hours that it was due in may be over.
+	if !staysDue {
+		e.ActedAt = sit.Now
+	}
+	if e.BootID != sit.BootID && !e.Released() { // There may be no Node yet in this boot.
+		e.CordonedAt, e.CordonStamp = time.Time{}, time.Time{}
+	}
+	e = enter(sit, work, e)
+	e.OnNode, e.BootID = true, sit.BootID
 	return e
 }
 

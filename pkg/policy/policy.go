@@ -287,6 +287,9 @@ func (r Rule) reboots(ev event.Event) bool {
 	return ev.Kind == event.ScheduledMaintenance && slices.Contains(r.Reboot, ev.Code)
 }
 
+// Reboots reports whether the machine is to be rebooted for an event.
+func (s Settings) Reboots(ev event.Event) bool { return s[ev.Kind].reboots(ev) }
+
 // rebootIsOver reports whether the reboot that was requested for an entry has happened or has not come. If EC2 still lists the event, the rest is
 // left to EC2.
 func (sit Situation) rebootIsOver(e state.Entry) bool {

@@ -164,6 +164,14 @@ func TestReboot_WhatFollows(t *testing.T) {
 			now: begun + 2*time.Minute, past: past(entry(soon, state.Drained, before, actedAt(begun))), node: emptyNode, want: "drain a by 24h0m0s soft",
 		},
 		{
+			name: "it is back from a reboot by others, after the hours", rules: inHours(t, "Mon 02:00-05:00 UTC", waits), known: known(soon),
+			now: begun + 4*time.Hour, past: past(entry(soon, state.Drained, before, actedAt(begun))), node: emptyNode, want: "drain a by 24h0m0s soft",
+		},
+		{
+			name: "the rule asks for a drain after the hours", rules: inHours(t, "Mon 02:00-05:00 UTC", waits), known: known(soon),
+			now: begun + 4*time.Hour, past: past(entry(soon, state.Cordoned, actedAt(begun))), node: emptyNode, want: "drain a by 24h0m0s soft",
+		},
+		{
 			name: "it is back within the lead, and EC2 lists the event", rules: settings, known: known(reboot), now: week - 5*time.Minute, node: emptyNode,
 			past: past(entry(reboot, state.Drained, before, actedAt(week-12*time.Minute), rebootAt(week-8*time.Minute))), want: "drain a by 168h0m0s soft",
 		},
@@ -199,6 +207,7 @@ func TestReboot_IsOfTheEventThatIsAnnouncedAgain(t *testing.T) {
 	}{
 		"it was withdrawn": {[]detail{closed(state.Withdrawn)}, state.Seen},
 		"it was not listed once after nth's own reboot": {[]detail{closed(state.Rebooted), missing(0)}, state.Seen},
+		"EC2 has moved it since":                        {[]detail{closed(state.Rebooted), func(e *state.Entry) { e.Event.Deadline = noon }}, state.Seen},
 		"it is still listed":                            {[]detail{closed(state.Rebooted)}, state.Closed},
 	} {
 		e := entry(reboot, state.Closed, append(row.closed, rebootAt(time.Minute))...)

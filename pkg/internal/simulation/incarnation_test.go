@@ -259,8 +259,8 @@ func (w *world) dead(i *incarnation) bool {
 	return i.gone
 }
 
-// mostToStop is how long nth may take to stop. It waits for a write that is under way, and up to ten seconds for its record.
-const mostToStop = kube.WritePressed + time.Second
+// mostToStop is how long nth may take to stop. It waits for a write that is under way, and after that up to ten seconds for its record.
+const mostToStop = kube.WritePressed + 11*time.Second
 
 // stop asks nth to stop, and waits until it has. It returns false if nth does not run.
 func (w *world) stop() bool {
