@@ -149,7 +149,7 @@ func (w *world) sure(n *notice, level want) bool {
 		return false
 	case time.Since(w.documents[n.kind].deaf) < slow: // nth may not have seen it again yet.
 		return false
-	case w.stepped && !from.IsZero(): // By nth's clock it may not be due.
+	case w.stepped && (!from.IsZero() || n.requests > 0): // By nth's clock it may not be due.
 		return false
 	case !n.rebooted.IsZero() && (n.reboots() || n.kind == event.Shutdown): // It may be over with the reboot.
 		return false
