@@ -170,9 +170,6 @@ func beginWork(sit Situation, e state.Entry, work state.Phase) state.Entry {
 	if !staysDue {
 		e.ActedAt = sit.Now
 	}
-	if e.BootID != sit.BootID && !e.Released() { // There may be no Node yet in this boot.
-		e.CordonedAt, e.CordonStamp = time.Time{}, time.Time{}
-	}
 	e = enter(sit, work, e)
 	e.OnNode, e.BootID = true, sit.BootID
 	return e

@@ -97,7 +97,7 @@ func TestFold_WhenTheWorkBegan(t *testing.T) {
 		"one that is due at once":                 {entry(notice, state.Seen), time.Time{}},
 		"one with a lead":                         {entry(reboot, state.Seen), time.Time{}},
 		"a cordon of this boot stays what it was": {entry(notice, state.Undoing), noon},
-		"one of an earlier boot does not":         {entry(notice, state.Undoing, before), time.Time{}},
+		"one of an earlier boot, too":             {entry(notice, state.Undoing, before), noon},
 	} {
 		sit := policy.Situation{Now: at(55 * time.Minute), BootID: thisBoot, Known: known(row.from.Event), Past: past(row.from)}
 		changed := rules().Fold(sit)
