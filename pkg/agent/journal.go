@@ -46,7 +46,7 @@ var messages = map[state.TransitionKind][]message{
 		warn(systemd.DrainStarted, "{not}draining the node: {reason} ({time})").when(isDraining),
 		info(systemd.EventWithdrawn, "{not}uncordoning the node: {reason}").when(actionIs(policy.Uncordon)),
 	},
-	state.CalledBack: {info(systemd.EventWithdrawn, "{kind} no longer asks for the {action}")},
+	state.CalledBack: {info(systemd.EventWithdrawn, "stopped the {action} for {kind} before it was done")},
 	state.Done:       {warn(systemd.Drained, "{drained}").when(actionIs(policy.Drain))},
 	state.RanOut:     {failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}")},
 	state.Failed:     {failure(systemd.CordonFailed, "{error}; retrying")}, // The error says that it was cordoning or uncordoning.

@@ -181,7 +181,7 @@ func TestWait_EndsWhenAndWhy(t *testing.T) {
 			prepare: func(r *rig) { r.outage(querytest.Throttled("", 0), 55*time.Second) }, took: 55 * time.Second, reports: []string{leaves},
 		},
 		"a long silence": {
-			prepare: func(r *rig) { r.outage(elbtest.Fault{}, time.Hour) }, took: 38 * time.Second, reports: []string{leaves},
+			prepare: func(r *rig) { r.outage(elbtest.Fault{}, time.Hour) }, took: 36 * time.Second, reports: []string{leaves},
 			why: "calling " + health + ": no answer within 4s",
 		},
 		"all are throttled": {
