@@ -354,20 +354,8 @@ func (a *Agent) adoptClaim(claim drain.Claim) {
 	if since.IsZero() {
 		since = a.now()
 	}
-	// nth may have requested the reboot since the claim. Without the record, each boot would request another one.
-	mayHaveRebooted := func(e state.Entry) bool {
-		onlyClaimed := e.Event.State == ""
-		return claim.BootID != a.cfg.BootID && (onlyClaimed && len(a.cfg.Policy[e.Event.Kind].Reboot) > 0 || a.cfg.Policy.Reboots(e.Event))
-	}
+	a.noteLostReboots(claim, since)
 	entries := a.cfg.Record.Entries()
-	for _, e := range entries {
-		recordWasLost := claim.Names(e.Event.ID) && e.FirstSeen.After(since)
-		if recordWasLost && mayHaveRebooted(e) && e.RebootAt.IsZero() {
-			e.RebootAt = since
-			a.put(e)
-		}
-	}
-	entries = a.cfg.Record.Entries()
 	cordonKnown := slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode && e.Phase != state.Closed })
 	if cordonKnown {
 		return
@@ -375,7 +363,7 @@ func (a *Agent) adoptClaim(claim drain.Claim) {
 	e, known := policy.Find(entries, claim.Event)
 	if !known || e.Phase == state.Closed {
 		e = state.Entry{Event: event.Event{ID: claim.Event, Kind: event.Kind(claim.Kind)}, FirstSeen: since, Missing: a.now()}
-		if mayHaveRebooted(e) {
+		if a.mayHaveRebooted(claim, e) {
 			e.RebootAt = since
 		}
 	}
@@ -390,4 +378,23 @@ func (a *Agent) adoptClaim(claim drain.Claim) {
 		what, end = "load-balancer label", "soon"
 	}
 	a.logger(systemd.Cordoned, e).Warnf("nth found its own %s on the node, and no record of it; nth takes it off %s", what, end)
+}
+
+// noteLostReboots records for events of a claim, which was written at since, that nth may have requested the reboot. It does so if the record was lost:
+// by its entries, the events were first seen after their claim.
+func (a *Agent) noteLostReboots(claim drain.Claim, since time.Time) {
+	for _, e := range a.cfg.Record.Entries() {
+		recordWasLost := claim.Names(e.Event.ID) && e.FirstSeen.After(since)
+		if recordWasLost && a.mayHaveRebooted(claim, e) && e.RebootAt.IsZero() {
+			e.RebootAt = since
+			a.put(e)
+		}
+	}
+}
+
+// mayHaveRebooted reports whether nth may have requested the reboot since a claim, for an entry's event. Without the record, each boot would request
+// another one.
+func (a *Agent) mayHaveRebooted(claim drain.Claim, e state.Entry) bool {
+	onlyClaimed := e.Event.State == ""
+	return claim.BootID != a.cfg.BootID && (onlyClaimed && len(a.cfg.Policy[e.Event.Kind].Reboot) > 0 || a.cfg.Policy.Reboots(e.Event))
 }

@@ -35,13 +35,14 @@ func (c *Catalog) Change(ctx context.Context, request Request, id string, try bo
 	if try && role.Code(err) == "DryRunOperation" {
 		return nil
 	}
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case role.Code(err) == "":
-		return fmt.Errorf("%w: asking EC2 to change %s: %w", ErrUnanswered, id, explain(string(request), err))
 	}
-	return fmt.Errorf("asking EC2 to change %s: %w", id, explain(string(request), err))
+	failed := fmt.Errorf("asking EC2 to change %s: %w", id, explain(string(request), err))
+	if role.Code(err) == "" {
+		return fmt.Errorf("%w: %w", ErrUnanswered, failed)
+	}
+	return failed
 }
 
 // request makes a request about an instance, and returns the SDK's error. A try always has one: see role.Right.

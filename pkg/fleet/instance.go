@@ -288,7 +288,9 @@ func (t *term) pursue(inst *instance, on node) time.Duration {
 		s.stop()
 		return 0
 	case s != nil && s.stage == working:
-		s.record.Put(func(error) {}, on.requested(s.record.Entries(), events)...)
+		if requested := on.requested(s.record.Entries(), events); len(requested) > 0 { // Put has the Node synchronized.
+			s.record.Put(func(error) {}, requested...)
+		}
 		s.update(events)
 		return 0
 	case len(hinted) > 0 || len(due) > 0: // Even if nothing is due, hints are settled by a session.

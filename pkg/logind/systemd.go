@@ -73,7 +73,8 @@ func (c *conn) start(ctx context.Context, target string) error {
 	}
 }
 
-// Reboot makes logind reboot the machine. logind announces that to the holders of delay locks, and from systemd 257 on refuses while somebody blocks shutdowns.
+// Reboot makes logind reboot the machine. logind announces that to the holders of delay locks, and from systemd 257 on refuses while somebody blocks
+// shutdowns.
 func (h Host) Reboot(ctx context.Context) error {
 	c, err := h.bus(ctx)
 	if err != nil {

@@ -103,7 +103,7 @@ func (s Settings) updateEntry(sit Situation, e state.Entry, ev event.Event) stat
 		// amazon-ec2-metadata-mock reports a later deadline at each look. Only a nearer deadline counts.
 		ev.Noticed, ev.Deadline = e.Event.Noticed, soonest(e.Event.Deadline, ev.Deadline)
 	}
-	if e.Event.State == "" && !s[ev.Kind].reboots(ev) { // adopted from a claim
+	if e.Event.State == "" && !s.Reboots(ev) { // adopted from a claim
 		e.RebootAt = time.Time{}
 	}
 	e.Missing = time.Time{}
@@ -569,8 +569,7 @@ func (s Settings) survived(sit Situation, e state.Entry) bool {
 	requested := !e.RebootAt.IsZero()
 	if e.Event.Kind == event.ScheduledMaintenance && (requested || e.Event.Code == "system-reboot" || e.Event.Code == "instance-reboot") {
 		// Even if the reboot is still listed: EC2's list lags behind. But EC2 may do its own, later, after an early reboot or nth's.
-		isOwn := requested && !e.RebootAt.Before(e.ActedAt)
-		isEarly := sit.Now.Before(e.Event.Deadline.Add(-s[e.Event.Kind].Lead)) || isOwn && sit.Now.Before(e.Event.Deadline)
+		isEarly := sit.Now.Before(e.Event.Deadline.Add(-s[e.Event.Kind].Lead)) || rebootWasRequested(e) && sit.Now.Before(e.Event.Deadline)
 		return sit.missing(e.Event) || !isEarly
 	}
 	deadlinePassed := !e.Event.Deadline.IsZero() && sit.Now.After(e.Event.Deadline)

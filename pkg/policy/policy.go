@@ -268,7 +268,7 @@ func (s Settings) start(sit Situation, e state.Entry) time.Time {
 		ahead = max(rule.Window, ahead)
 	}
 	usual := ev.Deadline.Add(offset(ev.Instance, rule.Spread) - ahead)
-	if rule.reboots(ev) {
+	if s.Reboots(ev) {
 		earliest = time.Time{}
 	}
 	from, to := hours.Last(rule.Hours, earliest, ev.Deadline.Add(-rule.Lead))
@@ -282,13 +282,10 @@ func (s Settings) start(sit Situation, e state.Entry) time.Time {
 	return from.Add(offset(ev.Instance, to.Sub(from)))
 }
 
-// reboots reports whether the machine is to be rebooted for an event.
-func (r Rule) reboots(ev event.Event) bool {
-	return ev.Kind == event.ScheduledMaintenance && slices.Contains(r.Reboot, ev.Code)
-}
-
 // Reboots reports whether the machine is to be rebooted for an event.
-func (s Settings) Reboots(ev event.Event) bool { return s[ev.Kind].reboots(ev) }
+func (s Settings) Reboots(ev event.Event) bool {
+	return ev.Kind == event.ScheduledMaintenance && slices.Contains(s[ev.Kind].Reboot, ev.Code)
+}
 
 // rebootIsOver reports whether the reboot that was requested for an entry has happened or has not come. If EC2 still lists the event, the rest is
 // left to EC2.
@@ -296,11 +293,14 @@ func (sit Situation) rebootIsOver(e state.Entry) bool {
 	return !e.RebootAt.IsZero() && !sit.rebootIsUnderWay(e)
 }
 
-// rebootIsUnderWay reports whether the machine may go down at any moment for the reboot that was requested for an entry. It does not if work for the
-// entry began again after that.
+// rebootIsUnderWay reports whether the machine may go down at any moment for the reboot that was requested for an entry.
 func (sit Situation) rebootIsUnderWay(e state.Entry) bool {
-	requested := e.Acted() && e.BootID == sit.BootID && !e.RebootAt.Before(e.ActedAt)
-	return requested && sit.Now.Before(e.RebootAt.Add(rebootTime))
+	return e.Acted() && e.BootID == sit.BootID && rebootWasRequested(e) && sit.Now.Before(e.RebootAt.Add(rebootTime))
+}
+
+// rebootWasRequested reports whether a reboot was requested for an entry since the work for it began last.
+func rebootWasRequested(e state.Entry) bool {
+	return !e.RebootAt.IsZero() && !e.RebootAt.Before(e.ActedAt)
 }
 
 // offset is how much later than the first instance of a fleet an instance begins: whole seconds, less than spread. It depends only on the

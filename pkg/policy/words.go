@@ -33,7 +33,7 @@ func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 
 // rebootsNext reports whether the machine is to be rebooted for an entry's event once the node is drained.
 func (s Settings) rebootsNext(e state.Entry) bool {
-	return s[e.Event.Kind].reboots(e.Event) && s.plan(e).action == Drain && e.RebootAt.IsZero()
+	return s.Reboots(e.Event) && s.plan(e).action == Drain && e.RebootAt.IsZero()
 }
 
 // Describe says in words what an entry's event announces, what will be done about it, and when.
