@@ -68,6 +68,9 @@ func (w *world) judgeAsked(n *notice, at time.Time) {
 		late := 2 * time.Second
 		if slices.ContainsFunc(w.faults, func(f *fault) bool { return f.kind == "void" && time.Since(f.until) < grace+slow }) {
 			late = max(late, grace/3+time.Second) // An eviction that was accepted has a third of the time to show its effect.
+			if late >= grace {                    // The deletion that follows may still be on its way.
+				continue
+			}
 		}
 		switch asked, byNTH := w.cluster.ended[string(pod.UID)]; {
 		case pod.DeletionTimestamp == nil:
