@@ -113,7 +113,7 @@ func logMessage(log *logrus.Entry, dryRun bool, r sqs.Report) {
 		}
 		log.Infof("ignoring a message that asks for no drain: %s; %s", r.Why, fate)
 	case sqs.Lost:
-		log.Warnf("SQS refuses to delete a message or to extend its visibility timeout, so it will be received again; the drain continues: %s", r.Why)
+		log.Warnf("SQS refuses to delete a message or to extend its visibility timeout, so it will be received again: %s", r.Why)
 	case sqs.Received, sqs.Extended, sqs.Returned, sqs.Deleted:
 		log.Debugf("a message was %s", r.Outcome)
 	}

@@ -92,7 +92,7 @@ var messages = map[state.TransitionKind][]message{
 	state.PodOverdue:       {warn(systemd.PodHeld, "{pod} has not ended after its grace period; critical pods are evicted without waiting for it")},
 	state.PodsLeftToReturn: {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; leaving them there")},
 	state.PodGone:          {info(systemd.PodGone, "{pod} is gone; {left} of {total} pods remain")},
-	state.Rebooting:        {warn(systemd.Rebooting, "{not}carrying out the scheduled maintenance early: {reason}")},
+	state.Rebooting:        {warn(systemd.Rebooting, "{not}carrying out the scheduled maintenance now, ahead of its date: {reason}")},
 	state.RebootFailed:     {failure(systemd.Rebooting, "cannot carry out the scheduled maintenance early: {error}; EC2 does it at the scheduled time")},
 	state.VolumesInUse:     {info(systemd.PodGone, "waiting for volumes: {detail} still in use")},
 }

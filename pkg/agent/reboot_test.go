@@ -30,7 +30,7 @@ func reboots(r *rig, answer error) {
 }
 
 func TestReboot_IsRecordedAndRequestedOnce(t *testing.T) {
-	const rebooting = "warning: carrying out the scheduled maintenance early: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"
+	const rebooting = "warning: carrying out the scheduled maintenance now, ahead of its date: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"
 	type row struct {
 		answer error
 		said   []string
@@ -74,7 +74,7 @@ func TestReboot_IsNotRequested(t *testing.T) {
 		"if an operator uncordons the node before it is on record": {func(r *rig) { r.record.hangs = 5 * time.Second; reopen(r) }, nil},
 		"in a dry run": {
 			func(r *rig) { r.cfg.DryRun = true },
-			[]string{"warning: dry run: not carrying out the scheduled maintenance early: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"},
+			[]string{"warning: dry run: not carrying out the scheduled maintenance now, ahead of its date: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"},
 		},
 	}, func(r *rig, row row) {
 		reboots(r, nil)

@@ -109,11 +109,8 @@ func (a *Agent) start(parent context.Context, w work, do func(context.Context) (
 
 // guardGoal converts a goal of the policy to one for the guard, whose deadlines are on the monotonic clock.
 func (a *Agent) guardGoal(goal policy.Goal) drain.Goal {
-	nodeSeen, mayNotEvict, shutdown := a.cfg.Remote, false, false
+	mayNotEvict, shutdown := false, false
 	for _, e := range a.cfg.Record.Entries() {
-		if e.BootID == a.cfg.BootID && !e.CordonedAt.IsZero() {
-			nodeSeen = true // A Node that was cordoned in this boot existed in this boot.
-		}
 		if slices.Contains(goal.Events, e.Event.ID) {
 			mayNotEvict = mayNotEvict || e.LeftAlone
 			shutdown = shutdown || e.Event.Kind == event.Shutdown
@@ -124,7 +121,7 @@ func (a *Agent) guardGoal(goal policy.Goal) drain.Goal {
 		Claim: drain.Claim{
 			Event: goal.Event.ID, Kind: string(goal.Event.Kind), Events: goal.Events, BootID: a.cfg.BootID, Since: a.now().UTC(),
 		},
-		Cordon: goal.Cordon, Evict: goal.Action == policy.Drain, Before: goal.Before, Shutdown: shutdown, NodeSeen: nodeSeen, MayNotEvict: mayNotEvict,
+		Cordon: goal.Cordon, Evict: goal.Action == policy.Drain, Before: goal.Before, Shutdown: shutdown, NodeSeen: a.cfg.Remote, MayNotEvict: mayNotEvict,
 		Hard: a.monotonic(goal.Hard), Soft: a.monotonic(goal.Soft), TimeEnds: a.monotonic(goal.TimeEnds),
 	}
 }

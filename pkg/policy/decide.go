@@ -40,6 +40,8 @@ func (s Settings) Fold(sit Situation) []state.Entry {
 			e = s.advance(sit, e, state.Cordoning)
 		case want == wantDrained:
 			e = s.advance(sit, e, state.Draining)
+		case want == wantReleased && sit.beginsInThisBoot(e): // It stays released in this boot, too.
+			e.BootID = sit.BootID
 		case want == wantReleased && (e.UnderWay() || e.Phase == state.Undoing):
 			// Nothing more is done for the event. Its phase is Cordoned even if operators have left the node open.
 			e = enter(sit, state.Cordoned, e)
@@ -116,9 +118,8 @@ func (s Settings) updateEntry(sit Situation, e state.Entry, ev event.Event) stat
 // beginsAgain reports whether a closed entry's event counts as another event if it is announced now.
 func (s Settings) beginsAgain(sit Situation, e state.Entry, ev event.Event) bool {
 	switch e.Ending {
-	case state.Rebooted: // EC2 still lists maintenance for a while after the reboot, unless its list had lacked the event already, or EC2 has moved it.
-		isAnother := ev.Deadline.After(sit.Now) && (!e.Missing.IsZero() || ev.Deadline.After(e.Event.Deadline))
-		return e.Event.Kind != event.ScheduledMaintenance || isAnother
+	case state.Rebooted: // EC2 still lists a reboot for a while after it. But by the date that EC2 lists now, the machine may have rebooted too early.
+		return !isReboot(ev) || s.isEarly(sit, ev)
 	case state.Expired: // The cordon is not set a second time. But if the rules now ask for a drain, that has no time to live.
 		return s.plan(e).action == Drain
 	case state.Withdrawn, state.Canceled, state.Completed, state.Ignored: // The source has announced the event again.
@@ -141,9 +142,7 @@ func (s Settings) advance(sit Situation, e state.Entry, work state.Phase) state.
 	node := sit.nodeFor(e)
 	leftAlone := sit.leftAlone(e, work)
 	allowedAgain := e.LeftAlone && !leftAlone
-	// After a reboot that was not the announced one, work for what is still to come begins again.
-	isOfEarlierBoot := e.BootID != sit.BootID && sit.listed(e.Event) && e.Event.Deadline.After(sit.Now)
-	begun := slices.Contains(phasesOf[work], e.Phase) && !isOfEarlierBoot
+	begun := slices.Contains(phasesOf[work], e.Phase) && !sit.beginsInThisBoot(e)
 	e = noteCordon(sit, e) // It judges the phase of before.
 	switch {
 	case !begun:
@@ -162,6 +161,12 @@ func (s Settings) advance(sit Situation, e state.Entry, work state.Phase) state.
 	}
 	e.LeftAlone = leftAlone
 	return e
+}
+
+// beginsInThisBoot reports whether an entry was last acted upon in an earlier boot for an event that is still to come. The reboot since then was not the
+// announced one, so the work for it begins again.
+func (sit Situation) beginsInThisBoot(e state.Entry) bool {
+	return e.Acted() && e.BootID != sit.BootID && sit.listed(e.Event) && e.Event.Deadline.After(sit.Now)
 }
 
 // beginWork returns an entry for which work begins in this boot.
@@ -566,14 +571,23 @@ func (s Settings) survived(sit Situation, e state.Entry) bool {
 	if !e.Acted() {
 		return false
 	}
-	requested := !e.RebootAt.IsZero()
-	if e.Event.Kind == event.ScheduledMaintenance && (requested || e.Event.Code == "system-reboot" || e.Event.Code == "instance-reboot") {
+	if requested := !e.RebootAt.IsZero(); requested || isReboot(e.Event) {
 		// Even if the reboot is still listed: EC2's list lags behind. But EC2 may do its own, later, after an early reboot or nth's.
-		isEarly := sit.Now.Before(e.Event.Deadline.Add(-s[e.Event.Kind].Lead)) || rebootWasRequested(e) && sit.Now.Before(e.Event.Deadline)
+		isEarly := s.isEarly(sit, e.Event) || rebootWasRequested(e) && sit.Now.Before(e.Event.Deadline)
 		return sit.missing(e.Event) || !isEarly
 	}
 	deadlinePassed := !e.Event.Deadline.IsZero() && sit.Now.After(e.Event.Deadline)
 	return deadlinePassed && sit.missing(e.Event)
+}
+
+// isReboot reports whether an event is a reboot that EC2 has scheduled.
+func isReboot(ev event.Event) bool {
+	return ev.Kind == event.ScheduledMaintenance && (ev.Code == "system-reboot" || ev.Code == "instance-reboot")
+}
+
+// isEarly reports whether a reboot now is too early to be the announced one: it is more than the rule's Lead before EC2's date.
+func (s Settings) isEarly(sit Situation, ev event.Event) bool {
+	return sit.Now.Before(ev.Deadline.Add(-s[ev.Kind].Lead))
 }
 
 // listed reports whether the last good look found the event; false before the first good look.

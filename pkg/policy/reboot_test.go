@@ -200,18 +200,23 @@ func TestReboot_WhatFollows(t *testing.T) {
 
 func TestReboot_IsOfTheEventThatIsAnnouncedAgain(t *testing.T) {
 	t.Parallel()
-	reboot := maintenance("a", "system-reboot", week)
+	reboot, stop := maintenance("a", "system-reboot", week), maintenance("a", "instance-stop", week)
+	soon := week - 5*time.Minute
 	for name, row := range map[string]struct {
-		closed []detail
+		ev     event.Event
+		ending state.Ending
+		now    time.Duration
 		want   state.Phase
 	}{
-		"it was withdrawn": {[]detail{closed(state.Withdrawn)}, state.Seen},
-		"it was not listed once after nth's own reboot": {[]detail{closed(state.Rebooted), missing(0)}, state.Seen},
-		"EC2 has moved it since":                        {[]detail{closed(state.Rebooted), func(e *state.Entry) { e.Event.Deadline = noon }}, state.Seen},
-		"it is still listed":                            {[]detail{closed(state.Rebooted)}, state.Closed},
+		"it was withdrawn": {reboot, state.Withdrawn, soon, state.Draining},
+		"it was not listed once after nth's own reboot":     {reboot, state.Rebooted, time.Hour, state.Seen},
+		"it is still listed at the time of EC2's reboot":    {reboot, state.Rebooted, soon, state.Closed},
+		"it is a stop that was missing for a while":         {stop, state.Rebooted, soon, state.Draining},
+		"it is a stop that EC2 lists long after its date":   {stop, state.Rebooted, 2 * week, state.Draining},
+		"it is a reboot that EC2 lists long after its date": {reboot, state.Rebooted, 2 * week, state.Closed},
 	} {
-		e := entry(reboot, state.Closed, append(row.closed, rebootAt(time.Minute))...)
-		again := brought(t, rules(), policy.Situation{Now: at(time.Hour), BootID: thisBoot, Known: known(reboot), Past: past(e)}).Past[0]
+		e := entry(row.ev, state.Closed, closed(row.ending), rebootAt(time.Minute))
+		again := brought(t, rules(), policy.Situation{Now: at(row.now), BootID: thisBoot, Known: known(row.ev), Past: past(e)}).Past[0]
 		if again.Phase != row.want || again.RebootAt.IsZero() {
 			t.Errorf("%s: it is %s, and its reboot was at %s", name, again.Phase, again.RebootAt)
 		}

@@ -55,6 +55,17 @@ func TestReopened_IsRespected(t *testing.T) {
 	})
 }
 
+func TestReopened_LastsAfterAnEarlyReboot(t *testing.T) {
+	t.Parallel()
+	reboot := maintenance("a", "system-reboot", time.Hour)
+	sit := policy.Situation{Now: noon, BootID: thisBoot, Known: known(reboot), Past: past(entry(reboot, state.Cordoned, before, reopened))}
+	sit = brought(t, rules(), sit)
+	sit.Now = at(50 * time.Minute)
+	if e := brought(t, rules(), sit).Past[0]; e.Phase != state.Cordoned || !e.Released() {
+		t.Errorf("at its lead, the event is %s (%s)", e.Phase, e.Ending)
+	}
+}
+
 func TestRelease_ForWhatTheNodeWasClosedFor(t *testing.T) {
 	t.Parallel()
 	stop, notice := maintenance("a", "instance-stop", time.Hour), spot("n", time.Hour)
