@@ -30,7 +30,7 @@ func nthQueue() *cobra.Command {
 Settings:       /etc/nth/nth-queue.toml and /etc/nth/nth-queue.toml.d/*.toml; "nth-queue config" shows them all
 Exit statuses:  0 success, 64 usage error, 78 invalid configuration, 1 any other failure`,
 		runCommand(),
-		checks.StatusCommand(own, `Shows how many nodes the daemon drains, what is announced for them, and whether the queue can be read.
+		checks.StatusCommand(own.Name, `Shows how many nodes the daemon drains, what is announced for them, and whether the queue can be read.
 The exit status is 0 if the daemon runs, and 1 if it does not, or hangs; then the last known state is printed.`),
 		checks.Command(own, "verify that nodes can be drained from the queue", `Checks everything that nth-queue needs, one line each: "ok", "warn" for what deserves a look, and "fail" for
 what would keep nth-queue from working; a summary comes last. Nothing is changed, and no message is received.

@@ -94,7 +94,7 @@ func drainBench(t *testing.T) (*bench, *rehearsal.Cluster, *served) {
 	const form = "[events.shutdown]\naction = \"ignore\"\n[events.hibernation]\naction = \"ignore\"\n[imds]\nendpoint = %q\n"
 	cluster, b.settings = ownCluster(t, fmt.Sprintf(form, b.imds.URL))
 	s := b.serveNth(t)
-	s.awaitStatus(t, b, "nothing is announced for node "+rehearsal.Node)
+	s.awaitStatus(t, "nothing is announced for node "+rehearsal.Node)
 	return b, cluster, s
 }
 
@@ -110,7 +110,7 @@ func TestDrain_AsksTheServiceUntilUndo(t *testing.T) {
 	}
 	s.stop(t)
 	s = b.serveNth(t) // The drain stands.
-	s.awaitStatus(t, b, "is drained for manual")
+	s.awaitStatus(t, "is drained for manual")
 	if writerOf(t, cluster) != drain.Host {
 		t.Error("the node is not cordoned after a restart of the service")
 	}
@@ -171,12 +171,12 @@ func TestDrain_EndsWhenOperatorsDecideOtherwise(t *testing.T) {
 func TestDrain_AnUnreadableRequestIsReported(t *testing.T) {
 	b, _, s := drainBench(t)
 	b.put(t, "state/drain.json", "not JSON")
-	s.awaitStatus(t, b, "nth drain: reading "+filepath.Join(b.host, "state/drain.json"))
+	s.awaitStatus(t, "nth drain: reading "+filepath.Join(b.host, "state/drain.json"))
 	if status, said, stderr := typed(t, "drain", "--undo", "--config", b.settings); status != 0 {
 		t.Errorf("status %d, on standard error %q, said\n%s", status, stderr, said)
 	}
 	for stdout := "nth drain: "; strings.Contains(stdout, "nth drain: ") && s.over() == nil; runtime.Gosched() {
-		_, stdout, _ = call(t, "status --config "+b.settings)
+		_, stdout, _ = call(t, "status")
 	}
 	s.stop(t) // It fails if the process was killed.
 }

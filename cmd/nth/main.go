@@ -36,7 +36,7 @@ func nth(host hostInfo) *cobra.Command {
 Settings:       /etc/nth/nth.toml and /etc/nth/nth.toml.d/*.toml; "nth config" shows them all
 Exit statuses:  0 success, 64 usage error, 78 invalid configuration, 1 any other failure`,
 		host.runCommand(), host.rehearseCommand(), host.drainCommand(),
-		checks.StatusCommand(host.settings(), `Shows what the daemon does, what is announced, how the metadata service answers, with whose identity nth
+		checks.StatusCommand("nth", `Shows what the daemon does, what is announced, how the metadata service answers, with whose identity nth
 acts, and what is off and why. The exit status is 0 if the daemon runs, and 1 if it does not, or hangs; then
 the last known state is printed.`),
 		host.checkCommand(), host.settings().Command(queue))

@@ -71,11 +71,11 @@ func (s *served) await(t *testing.T, what string) {
 }
 
 // awaitStatus waits until "nth status" says all that of a running service. The status of a service that has stopped is an old one.
-func (s *served) awaitStatus(t *testing.T, b *bench, wants ...string) {
+func (s *served) awaitStatus(t *testing.T, wants ...string) {
 	t.Helper()
 	for _, want := range wants {
 		for {
-			status, stdout, _ := call(t, "status --config "+b.settings)
+			status, stdout, _ := call(t, "status")
 			if status == 0 && strings.Contains(stdout, want) {
 				break
 			}
@@ -129,7 +129,7 @@ func TestReporting_FaultsDoNotKeepNthFromWorking(t *testing.T) {
 	degraded := []string{
 		"log.level", "webhook: webhook.template: " + pipe + " is not a file; nth's own template is used", "webhook: reading the URL: " + pipe + " is not a file",
 	}
-	s.awaitStatus(t, b, append(degraded, "address already in use")...)
+	s.awaitStatus(t, append(degraded, "address already in use")...)
 	b.set(t, "[webhook]\nheaders_file = '/dev/zero'\n")
 	s.reload(t)
 	start, _, _ := strings.Cut(s.stop(t), "watching for interruptions")
@@ -146,7 +146,7 @@ func TestReporting_FaultsDoNotKeepNthFromWorking(t *testing.T) {
 func TestRun_WhileTheServiceRuns(t *testing.T) {
 	b := newBench(t)
 	service := b.serveNth(t)
-	service.awaitStatus(t, b, "process "+strconv.Itoa(service.process.Process.Pid))
+	service.awaitStatus(t, "process "+strconv.Itoa(service.process.Process.Pid))
 
 	status, stdout, stderr := typed(t, "run", "--config", b.settings)
 	if want := fmt.Sprintf("nth: nth already runs (pid %d)\n", service.process.Process.Pid); status != 1 || stdout != "" || stderr != want {
@@ -158,7 +158,7 @@ func TestRun_WhileTheServiceRuns(t *testing.T) {
 	if said := dry.stop(t); !strings.Contains(said, "dry run") {
 		t.Errorf("the dry run said\n%s", said)
 	}
-	status, stdout, _ = call(t, "status --config "+b.settings)
+	status, stdout, _ = call(t, "status")
 	if want := fmt.Sprintf("process %d,", service.process.Process.Pid); status != 0 || !strings.Contains(stdout, want) || strings.Contains(stdout, "dry run") {
 		t.Errorf("the status after a dry run, %d, is not the service's:\n%s", status, stdout)
 	}

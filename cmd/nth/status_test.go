@@ -65,7 +65,7 @@ func statusOf(t *testing.T, s *state.Status, flags string) (status int, stdout, 
 		writeStatus(t, dir, *s)
 	}
 	t.Setenv("RUNTIME_DIRECTORY", dir)
-	status, stdout, stderr = call(t, "status --config /dev/null "+flags)
+	status, stdout, stderr = call(t, "status "+flags)
 	return status, strings.ReplaceAll(stdout, dir, "/run/nth"), stderr
 }
 

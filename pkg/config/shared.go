@@ -25,12 +25,11 @@ type Common struct {
 // defaultCommon returns the defaults for a program: "nth" or "nth-queue".
 func defaultCommon(name string) Common {
 	return Common{
-		StateDirectory:   "/var/lib/" + name,
-		RuntimeDirectory: "/run/" + name,
-		Log:              Log{Level: "info", Format: "auto"},
-		Kubernetes:       Kubernetes{Events: true},
-		Drain:            Drain{Margin: 2 * time.Second},
-		Webhook:          Webhook{At: phases},
+		StateDirectory: "/var/lib/" + name,
+		Log:            Log{Level: "info", Format: "auto"},
+		Kubernetes:     Kubernetes{Events: true},
+		Drain:          Drain{Margin: 2 * time.Second},
+		Webhook:        Webhook{At: phases},
 	}
 }
 

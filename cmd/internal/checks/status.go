@@ -16,7 +16,6 @@ import (
 
 	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/settings"
-	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/state"
@@ -192,21 +191,13 @@ func eventLine(e state.EventStatus) string {
 	return line
 }
 
-// StatusCommand returns the command "status" of a program. Invalid settings end it only if --config names their file: the daemon may still be running
-// with the settings from before.
-func StatusCommand[C any, P config.Pointer[C]](p settings.Program[C, P], long string) *cobra.Command {
+// StatusCommand returns the command "status" of the program of that name. It reads no settings: the daemon may have others than the files, and no
+// setting says where its status is.
+func StatusCommand(program, long string) *cobra.Command {
 	cmd := &cobra.Command{Use: "status", Short: "show what the daemon does", Long: long, Args: cobra.NoArgs}
-	path := p.ConfigFlag(cmd)
 	asJSON := cmd.Flags().Bool("json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		l, err := p.Load(*path)
-		if err != nil && *path != "" {
-			return err
-		}
-		if err != nil { // The status is looked for in the default runtime directory.
-			fmt.Fprintln(cmd.ErrOrStderr(), err)
-		}
-		found := examine(p.Name, P(&l.Config).Base().RuntimeDirectory, time.Now())
+		found := examine(program, settings.RuntimeDirectory(program), time.Now())
 		if !*asJSON {
 			writeText(cmd.OutOrStdout(), found)
 		} else if err := writeJSON(cmd.OutOrStdout(), found); err != nil {

@@ -29,14 +29,18 @@ type Program[C any, P config.Pointer[C]] struct {
 	Lacks func(P) error
 }
 
-// Load loads the file at a path and its drop-ins, or the default files if path is "". An error is a cli.ConfigError. With an error, Load still returns
-// the defaults.
+// Load loads the file at a path and its drop-ins, or the default files if path is "". An error is a cli.ConfigError.
 func (p Program[C, P]) Load(path string) (config.Loaded[C], error) {
 	l, err := config.Load[C, P](cmp.Or(path, p.File), path != "", p.Defaults)
 	if err != nil {
-		return config.Loaded[C]{Config: p.settled(p.Defaults)}, cli.ConfigError{Fault: err}
+		return l, cli.ConfigError{Fault: err}
 	}
-	l.Config = p.settled(l.Config)
+	if p.Settle != nil {
+		p.Settle(&l.Config)
+	}
+	base := P(&l.Config).Base()
+	base.StateDirectory = directoryFrom("STATE_DIRECTORY", base.StateDirectory)
+	base.RuntimeDirectory = RuntimeDirectory(p.Name)
 	return l, nil
 }
 
@@ -59,15 +63,9 @@ func (p Program[C, P]) Lack(cfg P) error {
 	return nil
 }
 
-// settled completes settings: by Settle, and with the directories that systemd has made for the service.
-func (p Program[C, P]) settled(cfg C) C {
-	if p.Settle != nil {
-		p.Settle(&cfg)
-	}
-	base := P(&cfg).Base()
-	base.StateDirectory = directoryFrom("STATE_DIRECTORY", base.StateDirectory)
-	base.RuntimeDirectory = directoryFrom("RUNTIME_DIRECTORY", base.RuntimeDirectory)
-	return cfg
+// RuntimeDirectory returns the directory in which the daemon of that name keeps its status.
+func RuntimeDirectory(program string) string {
+	return directoryFrom("RUNTIME_DIRECTORY", "/run/"+program)
 }
 
 // directoryFrom returns the first directory that systemd lists in an environment variable. It returns fallback if systemd lists none.

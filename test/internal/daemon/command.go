@@ -16,13 +16,13 @@ type Outcome struct {
 	Stdout, Stderr string
 }
 
-// Command runs nth with the arguments to its end, as an operator would on the machine: with its settings and the environment of its daemon.
+// Command runs nth with the arguments to its end, as an operator would on the machine: with the environment of its daemon.
 func (m *Machine) Command(t lab.TB, args ...string) Outcome {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), lab.Patience)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
-	command := exec.CommandContext(ctx, m.binary, append(args, "--config", m.ConfigFile())...)
+	command := exec.CommandContext(ctx, m.binary, args...)
 	command.Env = append(append(os.Environ(), "NOTIFY_SOCKET="), m.Environment()...)
 	command.Stdout, command.Stderr = &stdout, &stderr
 	err := command.Run()
