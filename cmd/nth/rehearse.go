@@ -162,11 +162,7 @@ func listPods(ctx context.Context, cfg config.Config, id identity.Identity, left
 		if pod.EmptyDir {
 			emptyDir = "lost"
 		}
-		isWarning, colour := isCut || held, ""
-		if isWarning {
-			colour = yellow
-		}
-		fmt.Fprintln(out, coloured(row(isWarning, pod.Pod, text.Visible(cmp.Or(pod.Owner, "none"), 11), grace, text.Visible(budget, 16), emptyDir), colour, out))
+		fmt.Fprintln(out, row(isCut || held, pod.Pod, text.Visible(cmp.Or(pod.Owner, "none"), 11), grace, text.Visible(budget, 16), emptyDir))
 	}
 	if len(f.Pods) > 0 {
 		fmt.Fprintln(out)
@@ -336,12 +332,6 @@ var troubles = map[any]bool{
 	systemd.SourceTrouble: true, systemd.IdentityWaiting: true, systemd.StateTrouble: true,
 }
 
-// Colours of the lines of a terminal.
-const (
-	yellow = "33"
-	green  = "32"
-)
-
 // terminalWidth is how many columns a line of a rehearsal has at most, and timesWidth those before its text.
 const (
 	terminalWidth = 80
@@ -355,27 +345,16 @@ func (t *timeline) Format(entry *logrus.Entry) ([]byte, error) {
 	if t.over || entry.Data[systemd.FieldMessageID] == systemd.EventSeen {
 		return nil, nil // No line is written.
 	}
-	mark, colour, line := " ", "", strings.TrimSpace(entry.Message)
-	switch id := entry.Data[systemd.FieldMessageID]; {
-	case troubles[id], id == systemd.PodEvicted && entry.Level == logrus.WarnLevel: // Such an eviction cuts a grace period.
-		mark, colour = "!", yellow
-	case id == systemd.Drained:
-		colour = green
+	mark, id := " ", entry.Data[systemd.FieldMessageID]
+	if troubles[id] || id == systemd.PodEvicted && entry.Level == logrus.WarnLevel { // Such an eviction cuts a grace period.
+		mark = "!"
 	}
 	times := strings.Repeat(" ", timesWidth-len("  ! ")) // before the notice
 	if !t.notice.IsZero() {
 		times = fmt.Sprintf("%5.1f s  %6.1f s", time.Since(t.notice).Seconds(), max(time.Until(t.ends), 0).Seconds())
 	}
-	line = fmt.Sprintf("%s  %s %s", times, mark, wrap(text.Visible(line, text.Page), timesWidth))
-	return []byte(coloured(line, colour, t.out) + "\n"), nil
-}
-
-// coloured returns a line in a colour. It returns the line as it is if colour is "" or out shows no colours.
-func coloured(line, colour string, out io.Writer) string {
-	if colour == "" || !daemon.HasColours(out) {
-		return line
-	}
-	return "\x1b[" + colour + "m" + line + "\x1b[0m"
+	line := wrap(text.Visible(strings.TrimSpace(entry.Message), text.Page), timesWidth)
+	return fmt.Appendf(nil, "%s  %s %s\n", times, mark, line), nil
 }
 
 // wrap breaks a line between words so that it fits a terminal. The caller prints the first line at the column indent, to which wrap indents the

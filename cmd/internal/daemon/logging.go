@@ -15,7 +15,6 @@ import (
 
 	"github.com/go-logr/logr/funcr"
 	"github.com/sirupsen/logrus"
-	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/nth-project/nth/cmd/internal/cli"
@@ -65,16 +64,6 @@ func (visible) Fire(entry *logrus.Entry) error {
 
 // onJournal reports whether stderr is the standard error of this process, and connected to the journal.
 func onJournal(stderr io.Writer) bool { return stderr == os.Stderr && systemd.OnJournal() }
-
-// HasColours reports whether w is a terminal that shows colours, and the environment does not refuse them.
-func HasColours(w io.Writer) bool {
-	file, ok := w.(*os.File)
-	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
-		return false
-	}
-	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
-	return err == nil
-}
 
 // lineFormatter writes log entries as lines for operators. A line begins with the time and the level, or with a priority for a journal, which adds
 // the time:
