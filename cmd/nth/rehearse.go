@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -45,7 +44,6 @@ them. Elsewhere it needs no rights: it drains the node of a simulated cluster, a
 The exit status is 0 if that node was drained in time, or need not be by the settings, and 1 if not.`,
 	}
 	path := h.settings().ConfigFlag(cmd)
-	kubeconfig := cli.FileFlag(cmd, "kubeconfig", "look at the node whose kubelet has this kubeconfig")
 	notice := daemon.SpotNotice
 	cli.Flag(cmd, "deadline", "DURATION", "how long the notice is, 5s to 2m (default 2m, as EC2's)", func(value string) (err error) {
 		notice, err = time.ParseDuration(value)
@@ -61,22 +59,21 @@ The exit status is 0 if that node was drained in time, or need not be by the set
 		}
 		ctx, stop := daemon.UntilSignal(cmd.Context())
 		defer stop()
-		return h.rehearse(ctx, l, *kubeconfig, notice, cmd.OutOrStdout())
+		return h.rehearse(ctx, l, notice, cmd.OutOrStdout())
 	}
 	return cmd
 }
 
 // rehearse prints what a spot notice of that length would do. On a real node it lists the pods. Elsewhere it drains a simulated node, and prints
-// each step as it happens. kubeconfig is the flag's value: with one, the node must be real.
-func (h hostInfo) rehearse(ctx context.Context, l config.Loaded[config.Config], kubeconfig string, notice time.Duration, out io.Writer) error {
+// each step as it happens.
+func (h hostInfo) rehearse(ctx context.Context, l config.Loaded[config.Config], notice time.Duration, out io.Writer) error {
 	cfg, from := l.Config, "the defaults"
 	if len(l.Files) > 0 {
 		from = strings.Join(l.Files, ", ")
 	}
-	id, err := h.ownIdentity(ctx, &cfg, kubeconfig)
-	if err != nil && kubeconfig != "" {
-		return err
-	}
+	looking, cancel := context.WithTimeout(ctx, identityLimit)
+	defer cancel()
+	id, err := h.newKubelet(cfg, nil).Identity(looking)
 	isReal := err == nil
 	where := fmt.Sprintf("Node %s, at %s, is real: nothing is changed there.", id.Node, id.Server)
 	switch {
@@ -110,21 +107,6 @@ func (h hostInfo) rehearse(ctx context.Context, l config.Loaded[config.Config], 
 
 // identityLimit is how long a rehearsal looks for the kubelet's identity.
 const identityLimit = 15 * time.Second
-
-// ownIdentity returns the identity of this node, found as the service finds it. A kubeconfig that the user names replaces the kubelet's: ownIdentity
-// sets it in cfg, and clears HostRoot, as the user's path is not below the host's root. The error says why the node cannot be reached.
-func (h hostInfo) ownIdentity(ctx context.Context, cfg *config.Config, kubeconfig string) (identity.Identity, error) {
-	if kubeconfig != "" {
-		absolute, err := filepath.Abs(kubeconfig)
-		if err != nil {
-			return identity.Identity{}, fmt.Errorf("finding the kubeconfig: %w", err)
-		}
-		cfg.Kubernetes.Kubeconfig, cfg.HostRoot = absolute, ""
-	}
-	ctx, cancel := context.WithTimeout(ctx, identityLimit)
-	defer cancel()
-	return h.newKubelet(*cfg, nil).Identity(ctx)
-}
 
 // listPods prints a table of the pods that a drain would evict from a real node, and how long the drain would take. left is the time for the
 // drain, and available describes it, as in "of the 120 s of a spot notice". deletes says that pods which a budget still holds are deleted in

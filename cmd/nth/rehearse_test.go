@@ -6,7 +6,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -126,7 +125,7 @@ func TestRehearse_RealNode(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cluster, kubeconfig, written := realCluster(t)
 			annotate(cluster, c.action)
-			status, said, stderr := call(t, "rehearse --deadline 20s --kubeconfig "+kubeconfig)
+			status, said, stderr := call(t, "rehearse --deadline 20s --config "+file(t, fmt.Sprintf("kubernetes.kubeconfig = %q", kubeconfig)))
 			if status != 0 || stderr != "" {
 				t.Errorf("status %d, on standard error: %s", status, stderr)
 			}
@@ -145,13 +144,5 @@ func TestRehearse_RealNode(t *testing.T) {
 				t.Errorf("written: %q", asked)
 			}
 		})
-	}
-}
-
-func TestAKubeconfigThatIsNoUseIsStatus1(t *testing.T) {
-	absent := filepath.Join(t.TempDir(), "kubeconfig")
-	status, said, stderr := call(t, "rehearse --kubeconfig "+absent)
-	if status != 1 || said != "" || !strings.Contains(stderr, "there is no kubeconfig at "+absent) {
-		t.Errorf("status %d, said %q, on standard error: %s", status, said, stderr)
 	}
 }

@@ -100,19 +100,6 @@ func Flag(cmd *cobra.Command, name, kind, usage string, parse func(value string)
 	cmd.Flags().Var(&flagValue{kind: kind, parse: parse}, name, usage)
 }
 
-// FileFlag defines a flag that names a file, and returns a pointer to the name. Without the flag, the name is "". The flag refuses an empty name, which
-// is probably from a shell variable that was never set.
-func FileFlag(cmd *cobra.Command, name, usage string) *string {
-	file := new(string)
-	Flag(cmd, name, "FILE", usage, func(value string) error {
-		if *file = value; value == "" {
-			return errors.New("must name a file")
-		}
-		return nil
-	})
-	return file
-}
-
 // flagValue implements pflag.Value.
 type flagValue struct {
 	kind, text string
