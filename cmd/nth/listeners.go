@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"sync"
 
 	"github.com/sirupsen/logrus"
 
@@ -22,9 +21,11 @@ import (
 func newListeners(
 	cfg config.Config, webhook *notify.Webhook, kubelet *identity.Kubelet, store *record.Store, metadata *imds.Source, alive func() bool, meter *metrics.Metrics, log *logrus.Entry,
 ) (listeners []agent.Listener, work []func(context.Context)) {
-	machine := &machine{ask: metadata.Instance}
 	ofNode := webhook.Node(notify.Subject{
-		Machine: machine.describe,
+		Machine: func(ctx context.Context) notify.Machine { // A notice is sent without what cannot be read: the polling reports that.
+			known, _ := metadata.Instance(ctx)
+			return notify.Machine(known)
+		},
 		Node: func(ctx context.Context) (string, map[string]string) { // A notice is sent without the name or labels that cannot be read.
 			id, err := kubelet.Identity(ctx)
 			if err != nil {
@@ -53,25 +54,4 @@ func newListeners(
 		id, err := kubelet.Identity(ctx)
 		return notify.Identity{Client: id.Client, Node: id.Node}, err
 	}, store.Entries)), append(work, k.Run)
-}
-
-// machine caches the description of this instance for notices to the webhook.
-type machine struct {
-	ask func(context.Context) (imds.Instance, error) // the metadata service
-
-	mu       sync.Mutex
-	known    notify.Machine
-	complete bool
-}
-
-// describe returns as much of the description as could be read. It asks the metadata service at the first notice, and again at the next one if a
-// part is missing.
-func (m *machine) describe(ctx context.Context) notify.Machine {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.complete {
-		known, err := m.ask(ctx) // The polling of the metadata service reports its errors.
-		m.known, m.complete = notify.Machine(known), err == nil
-	}
-	return m.known
 }
