@@ -47,11 +47,7 @@ func (h hostInfo) settings() settings.Program[config.Config, *config.Config] {
 	p := settings.Program[config.Config, *config.Config]{Name: "nth", File: config.DefaultFile, Defaults: config.Default(), Lacks: h.lacks}
 	if h.contained {
 		p.File, p.Defaults.StateDirectory, p.Defaults.HostRoot = h.UserData, h.StateDirectory, h.Host
-		p.Settle = func(cfg *config.Config) {
-			if cfg.Log.Format == "auto" { // The output of the container leads to a journal.
-				cfg.Log.Format = "prefix"
-			}
-		}
+		p.Defaults.Log.Format = "prefix" // The output of the container leads to a journal.
 	}
 	return p
 }

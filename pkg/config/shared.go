@@ -57,7 +57,7 @@ func (c *Log) table() Table {
 		{"level", choice(&c.Level, "debug", "info", "warning", "error"),
 			"The lowest level that is logged."},
 		{"format", choice(&c.Format, "auto", "text", "journal", "json", "prefix"),
-			"`journal` writes to the systemd journal, with fields. The others write to standard error, or in a host container of Bottlerocket to standard output; `prefix` has a priority such as `<6>` before each line. `auto` is `journal` where standard error leads to the journal, `prefix` in a host container, else `text`."},
+			"`journal` writes to the systemd journal, with fields. The others write to standard error, or in a host container of Bottlerocket to standard output; `prefix` has a priority such as `<6>` before each line. `auto` is `journal` where standard error leads to the journal, else `text`. A host container has `prefix` by default."},
 	}}
 }
 

@@ -50,10 +50,7 @@ func Command[C any, P config.Pointer[C]](
 		l.out = cmd.OutOrStdout()
 		ctx, cancel := context.WithTimeout(cmd.Context(), limit)
 		defer cancel()
-		loaded, err := p.Load(*path)
-		if err == nil {
-			err = p.Lack(&loaded.Config)
-		}
+		loaded, err := p.LoadToRun(*path)
 		if err != nil {
 			for line := range strings.SplitSeq(err.Error(), "\n") {
 				l.Fail("settings", "%s", line)

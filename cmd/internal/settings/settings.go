@@ -23,9 +23,9 @@ type Program[C any, P config.Pointer[C]] struct {
 	Name     string
 	File     string // is read unless --config names another one; need not exist
 	Defaults C      // the settings without any file
-	// Settle sets what the files leave open and the host determines. It may be nil.
+	// Settle, if set, sets what the files leave open and the host determines.
 	Settle func(P)
-	// Lacks returns why "run" cannot start with the settings; nil if it can. It may be nil.
+	// Lacks returns why "run" cannot start with the settings; nil if it can.
 	Lacks func(P) error
 }
 
@@ -44,23 +44,16 @@ func (p Program[C, P]) Load(path string) (config.Loaded[C], error) {
 	return l, nil
 }
 
-// read is Load for the command "run" and "config --check". It also checks that the settings lack nothing that the program needs to run.
-func (p Program[C, P]) read(path string) (config.Loaded[C], error) {
+// LoadToRun is Load, but also fails if the settings lack something without which the program cannot run.
+func (p Program[C, P]) LoadToRun(path string) (config.Loaded[C], error) {
 	l, err := p.Load(path)
-	if err == nil {
-		err = p.Lack(&l.Config)
+	if err != nil {
+		return l, err
 	}
-	return l, err
-}
-
-// Lack returns a cli.ConfigError if the settings lack something without which the program cannot run, and nil otherwise.
-func (p Program[C, P]) Lack(cfg P) error {
-	if p.Lacks != nil {
-		if lack := p.Lacks(cfg); lack != nil {
-			return cli.ConfigError{Fault: lack}
-		}
+	if lack := p.Lacks(&l.Config); lack != nil {
+		return l, cli.ConfigError{Fault: lack}
 	}
-	return nil
+	return l, nil
 }
 
 // RuntimeDirectory returns the directory in which the daemon of that name keeps its status.
@@ -112,7 +105,7 @@ func (p Program[C, P]) RunFlags(cmd *cobra.Command) (read func() (config.Loaded[
 	path := p.ConfigFlag(cmd)
 	dryRun := cmd.Flags().Bool("dry-run", false, "log what would be done, but change nothing in the cluster")
 	return func() (config.Loaded[C], error) {
-		l, err := p.read(*path)
+		l, err := p.LoadToRun(*path)
 		if cmd.Flags().Changed("dry-run") { // --dry-run=false overrides the setting, too.
 			P(&l.Config).Base().DryRun = *dryRun
 		}
@@ -145,7 +138,7 @@ func (p Program[C, P]) Command(queue bool) *cobra.Command {
 
 // check is "config --check". It prints one line for each file that was read or ignored, and a last line "ok" unless something is wrong.
 func (p Program[C, P]) check(path string, out io.Writer) error {
-	l, err := p.read(path)
+	l, err := p.LoadToRun(path)
 	if err != nil {
 		return err
 	}
