@@ -66,7 +66,7 @@ var libraries = []permit{
 	{"github.com/prometheus/*", []string{"pkg/metrics"}, "metrics follow from what is told, and never steer it"},
 	{"github.com/sirupsen/logrus", []string{"cmd/nth", "cmd/nth-queue", "cmd/internal/checks", "cmd/internal/daemon", "pkg/agent", "pkg/fleet", "pkg/systemd"}, "errors are returned, and logged once, where it is decided what to do about them"},
 	{"golang.org/x/net/*", []string{"pkg/identity", "pkg/metrics", "pkg/notify"}, "what of HTTP the standard library keeps to itself"},
-	{"golang.org/x/sys/unix", []string{"cmd/internal/daemon", "pkg/powerkey", "pkg/record", "pkg/systemd"}, "most that is asked of the kernel is in the standard library"},
+	{"golang.org/x/sys/unix", []string{"pkg/powerkey", "pkg/record", "pkg/systemd"}, "most that is asked of the kernel is in the standard library"},
 	{"os/signal", []string{"cmd/"}, "a package that takes signals cannot be run in a test"},
 	{"github.com/spf13/*", []string{"cmd/"}, "settings are given to packages as values"},
 	{"os/exec", []string{"pkg/identity"}, "nth runs no programs but the kubeconfig's exec plugin"},
