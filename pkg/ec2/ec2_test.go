@@ -18,7 +18,6 @@ import (
 	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/ec2/ec2test"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/internal/querytest"
 )
 
 // region is EC2 without a network, so that requests take place on the clock of testing/synctest.
@@ -227,19 +226,8 @@ func TestCatalog_FindsInstancesByWhatTheyHave(t *testing.T) {
 				t.Errorf("by %s are %v (%v), want %s", row.by, found, err, row.want)
 			}
 		}
-		r.ec2.Deny()
-		if _, err := catalog.InReservation(t.Context(), "cr-1"); !errors.Is(err, ec2.ErrRefused) {
-			t.Errorf("refused, it says %v", err)
-		}
-	})
-}
-
-func TestGroupOf_IsThatOfOneInstance(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, r *region) {
-		r.ec2.Add(ec2test.Instance{ID: "i-1", State: "running"}, ec2test.Instance{ID: "i-2", State: "running", Tags: inGroup("workers")})
-		for want, ids := range map[string][]string{"": {"i-1"}, "workers": {"i-1", "i-2"}} {
-			if got := r.catalog("").GroupOf(t.Context(), ids); got != want {
+		for want, ids := range map[string][]string{"": {"i-3"}, "workers": {"i-3", "i-1"}} {
+			if got := catalog.GroupOf(t.Context(), ids); got != want {
 				t.Errorf("%v are in %q, want %q", ids, got, want)
 			}
 		}
@@ -382,20 +370,9 @@ func TestNotable_IsWhatIsScheduledOrFailsItsChecks(t *testing.T) {
 				t.Errorf("the system of i-5 fails since %s, want a minute", since)
 			}
 		}
-	})
-}
-
-func TestNotable_ARefusalIsKnownAsOne(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, w *region) {
 		w.ec2.Deny("DescribeInstanceStatus")
 		if _, err := w.catalog("").Notable(t.Context(), true); !errors.Is(err, ec2.ErrRefused) {
-			t.Errorf("it says %v", err)
-		}
-		w.ec2.Allow()
-		w.ec2.Fail(querytest.Fault{Status: 503, Code: "RequestLimitExceeded"})
-		if _, err := w.catalog("").Notable(t.Context(), true); err == nil || errors.Is(err, ec2.ErrRefused) {
-			t.Errorf("where it is throttled, it says %v", err)
+			t.Errorf("refused, it says %v", err)
 		}
 	})
 }

@@ -28,7 +28,7 @@ type session struct {
 	term     *term
 	instance *instance
 	node     node
-	since    time.Time // when the session began to wait
+	since    time.Time // when the session began to wait or, after that, to work
 	urgent   atomic.Bool
 	record   *record
 	asked    atomic.Bool // no request of finish.go is under way any more
@@ -66,10 +66,13 @@ const (
 	ended                // The agent has ended, and the watch may not show its last writes yet.
 )
 
+// runs reports whether there is a session that has begun. The term's mutex is held.
+func (s *session) runs() bool { return s != nil && s.stage != waiting }
+
 // begin begins a session whose turn has come. A goroutine runs the agent, and has the instance looked at when the agent has ended. The term's mutex
 // is held.
 func (t *term) begin(s *session) {
-	s.stage = working
+	s.stage, s.since = working, time.Now()
 	s.instance.record = s.record
 	ctx, stop := context.WithCancel(t.ctx)
 	s.stop = stop

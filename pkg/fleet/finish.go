@@ -198,14 +198,14 @@ func finishing(rules policy.Settings, goal policy.Goal, on node, events []event.
 	})
 }
 
-// turn returns the UID of the Node in a group for which nth-queue finishes maintenance; "" if there is none. Its turn lasts from the beginning of the
-// drain until it is uncordoned or gone. The term's mutex is held.
+// turn returns the UID of the Node in a group for which nth-queue finishes maintenance; "" if there is none. Its turn begins with a session that is
+// inTurn: dispatch or writeMark sets that. It lasts until the node is uncordoned or gone, or EC2 says that the instance is terminated. The term's
+// mutex is held.
 func (t *term) turn(group string) types.UID {
 	known := map[types.UID]*instance{}
 	for _, inst := range t.instances {
 		known[inst.node.uid] = inst
-		s := inst.drain
-		if s != nil && s.stage != waiting && s.inTurn && s.node.group == group && (s.stage != working || !s.leftAlone()) {
+		if s := inst.drain; s.runs() && s.inTurn && s.node.group == group && (s.stage != working || !s.leftAlone()) {
 			return s.node.uid
 		}
 	}
@@ -214,25 +214,28 @@ func (t *term) turn(group string) types.UID {
 		if n.group != group || !n.hasOwnCordon || !n.unschedulable {
 			continue
 		}
-		var isNext bool
-		switch inst := known[n.uid]; {
-		case inst != nil && inst.judged:
-			n.mark = inst.node.mark
-			isNext = inst.drain != nil && inst.drain.inTurn
-			if inst.awaitsEnd() {
-				return n.uid
-			}
-		default: // An earlier leader may have begun.
-			isNext = t.finishesNext(n)
-		}
-		switch {
-		case n.isRequested():
+		has, isNext := t.turnOf(n, known[n.uid])
+		if has {
 			return n.uid
-		case isNext && (first.uid == "" || n.name < first.name): // Several may be cordoned since before the setting.
+		}
+		if isNext && (first.uid == "" || n.name < first.name) { // Several may be cordoned since before the setting.
 			first = n
 		}
 	}
 	return first.uid
+}
+
+// turnOf says of a cordoned Node for which no session runs in turn whether it still has the turn of its group, or may have the turn next. inst is
+// its instance; nil if that is not known. The term's mutex is held.
+func (t *term) turnOf(n node, inst *instance) (has, isNext bool) {
+	switch {
+	case inst == nil || !inst.judged: // An earlier leader may have begun.
+		return n.isRequested(), t.finishesNext(n)
+	case inst.gone: // Nobody may ever delete the Node.
+		return false, false
+	}
+	n.mark = inst.node.mark
+	return n.isRequested() || !inst.drain.runs() && inst.awaitsEnd(), inst.drain != nil && inst.drain.inTurn
 }
 
 // finishesNext reports whether all events that a node is cordoned for are in EC2's list, and are maintenance that nth-queue finishes. The instance need
@@ -255,6 +258,8 @@ func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 	t := s.term
 	t.mu.Lock()
 	planned, looked, turn := t.truth.listed[s.instance.id].Planned, t.truth.looked, t.turn(s.node.group)
+	s.inTurn = cmp.Or(turn, s.node.uid) == s.node.uid // When no time was left to wait for the turn, dispatch has not set it.
+	isInTurn := s.inTurn
 	t.mu.Unlock()
 	if age := time.Since(looked).Round(time.Second); age > listTime {
 		return "", fmt.Errorf("the last answer of EC2 that lists the event is %s old", age)
@@ -277,7 +282,7 @@ func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 	switch {
 	case next.Request == "":
 		return "", errors.New("the event is over")
-	case turn != "" && turn != s.node.uid:
+	case !isInTurn:
 		return "", errors.New("it is the turn of another node in the same group")
 	}
 	if refusal, err := t.refusal(s.instance.id, next.Request); err != nil || refusal != "" { // The instance may have joined a group since.
@@ -331,9 +336,14 @@ func (s *session) carryOut(ctx context.Context) error {
 	return err
 }
 
-// requesting reports whether the request for an event may still be made or under way, so that the session has to last.
+// requesting reports whether the request for an event may still be made or under way, so that the session has to last. If the node was drained before,
+// the agent first proves that it still is. The term's mutex is held.
 func (s *session) requesting(e state.Entry) bool {
-	return e.Phase == state.Drained && !e.Released() && !s.asked.Load() && time.Since(e.RebootAt) < requestTime
+	since := e.RebootAt
+	if s.inTurn && since.IsZero() {
+		since = s.since
+	}
+	return e.Phase == state.Drained && !e.Released() && !e.LeftAlone && !s.asked.Load() && time.Since(since) < requestTime
 }
 
 // requested returns entries for the events in the mark of a Node, except for those in recorded. If the node was cordoned again after the request, it
@@ -369,20 +379,36 @@ func (inst *instance) awaitsEnd() bool {
 	})
 }
 
-// startStopped starts an instance that nth-queue has stopped for maintenance, even if its Node was deleted meanwhile. The stop is nth-queue's own if the
-// instance was not started since the mark. startStopped returns when to look again; 0 if only after news.
-func (t *term) startStopped(inst *instance, on node) time.Duration {
+// followRequest asks EC2 what became of an instance with a mark that is down or has no Node. An instance without a Node is forgotten when it is
+// terminated, or runs after the mark's time. followRequest returns when to ask again; 0 if only after news.
+func (t *term) followRequest(inst *instance, on node) time.Duration {
 	isDown := on.uid == "" || !on.ready
-	isOwn := on.hasOwnCordon && on.bootID == on.mark.BootID && slices.ContainsFunc(on.mark.Events, on.cordon.Names)
-	if !isDown || on.mark.Request != ec2.Stop || !isOwn || t.opts.DryRun {
+	if !isDown || len(on.mark.Events) == 0 || t.opts.DryRun {
 		return 0
 	}
 	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
 	defer cancel()
 	found, known, err := t.opts.EC2.LookNow(ctx, inst.id)
-	isOver := !known || found.Gone() || t.toLocalClock(found.Launched).After(on.mark.Since)
-	if err == nil && isOver {
-		return 0
+	if err == nil {
+		t.mu.Lock()
+		inst.gone = !known || found.Gone()
+		if on.uid == "" && (inst.gone || found.Runs() && time.Now().After(on.mark.Until)) {
+			inst.node = node{}
+		}
+		t.mu.Unlock()
+	}
+	if !inst.gone && on.mark.Request == ec2.Stop {
+		t.startStopped(ctx, inst, on, found, err)
+	}
+	return min(max(time.Since(on.mark.Since)/2, askPause), pollInterval)
+}
+
+// startStopped starts an instance that nth-queue has stopped for maintenance: the cordon is of the boot of the mark, and the instance was not started
+// since. found is what EC2 says of the instance, and err why EC2 does not.
+func (t *term) startStopped(ctx context.Context, inst *instance, on node, found ec2.Instance, err error) {
+	isOwn := on.hasOwnCordon && on.bootID == on.mark.BootID && slices.ContainsFunc(on.mark.Events, on.cordon.Names)
+	if !isOwn || t.toLocalClock(found.Launched).After(on.mark.Since) {
+		return
 	}
 	log := t.opts.Log.WithField(fieldNode, on.name)
 	if err == nil && found.State == "stopped" {
@@ -398,7 +424,6 @@ func (t *term) startStopped(inst *instance, on node) time.Duration {
 		}
 	}
 	inst.notStarted = trouble
-	return min(max(time.Since(on.mark.Since)/2, askPause), pollInterval)
 }
 
 // syncMark keeps the mark on the Node while EC2 lists one of its events, and until their own time: EC2's list may have a gap, and the Node may be

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,14 +93,15 @@ func finishing(says *knowledge, finish fleet.Finish) func(*fleet.Options) {
 func TestFinish_ByTheRequestForTheCode(t *testing.T) {
 	const once = "is left to EC2"
 	each(t, map[string]finishRow{
-		"wait":                      {"wait", "system-reboot", nil, "", false, ""},
-		"a reboot":                  {"reboot", "system-reboot", nil, "RebootInstances", true, ""},
-		"a reboot that EC2 keeps":   {"reboot", "instance-reboot", nil, "", false, ""},
-		"no reboot for a stop":      {"reboot", "instance-stop", nil, "", false, ""},
-		"a reboot, with stop-start": {"stop-start", "system-reboot", nil, "RebootInstances", true, ""},
-		"a stop and a start":        {"stop-start", "instance-stop", nil, "StopInstances StartInstances", true, ""},
-		"a stop, for a retirement":  {"stop-start", "instance-retirement", nil, "StopInstances StartInstances", true, ""},
-		"no stop of a group's":      {"stop-start", "instance-stop", func(_ *cluster, k *knowledge) { k.stays = map[string]string{instance: "its group"} }, "", false, once + ": its group"},
+		"wait":                       {"wait", "system-reboot", nil, "", false, ""},
+		"a reboot":                   {"reboot", "system-reboot", nil, "RebootInstances", true, ""},
+		"a reboot that EC2 keeps":    {"reboot", "instance-reboot", nil, "", false, ""},
+		"no reboot for a stop":       {"reboot", "instance-stop", nil, "", false, ""},
+		"a reboot, with stop-start":  {"stop-start", "system-reboot", nil, "RebootInstances", true, ""},
+		"a stop and a start":         {"stop-start", "instance-stop", nil, "StopInstances StartInstances", true, ""},
+		"a stop, for a retirement":   {"stop-start", "instance-retirement", nil, "StopInstances StartInstances", true, ""},
+		"no stop of a group's":       {"stop-start", "instance-stop", func(_ *cluster, k *knowledge) { k.stays = map[string]string{instance: "its group"} }, "", false, once + ": its group"},
+		"no stop of what is stopped": {"stop-start", "instance-stop", func(_ *cluster, k *knowledge) { k.states[instance] = "stopped" }, "", false, once + ": it does not run"},
 		"it joins a group meanwhile": {"stop-start", "instance-stop", func(c *cluster, k *knowledge) {
 			c.before("evict", func(int) error {
 				k.say(func(k *knowledge) { k.stays = map[string]string{instance: "its group"} })
@@ -204,6 +206,13 @@ func TestFinish_OnlyOfADrainedNodeAndOnce(t *testing.T) {
 		},
 		"another leads while the machine is down": {next: atOnce, want: 1, open: true},
 		"the machine does not go down":            {before: func(_ *cluster, says *knowledge) { says.change = nil }, want: 1, open: true, kept: true},
+		"it was drained before a boot, and another leads": {before: func(_ *cluster, says *knowledge) { says.refused, says.change = true, nil }, after: func(c *cluster, says *knowledge) {
+			c.goesDown("a", "boot-2")
+			says.say(func(k *knowledge) { k.refused = false })
+			eventually(c.t, "EC2 is asked for a reboot", func() bool { return len(says.requests()) > 0 })
+		}, next: func(c *cluster, _ string) {
+			time.AfterFunc(3*time.Minute, func() { c.wantDrained("a") }) // It may go down at any moment.
+		}, want: 1, open: true},
 		"EC2 lists the event no more": {during: func(_ *cluster, says *knowledge) {
 			says.say(func(k *knowledge) { k.planned = nil })
 			time.Sleep(70 * time.Second)
@@ -256,6 +265,7 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 		requests  int  // at least
 		most      int  // how many are cordoned at once
 		advised   bool // one is cordoned for another event before
+		replaces  bool // by terminating instances, whose Nodes stay
 		before    func(c *cluster, says *knowledge)
 	}
 	annotated := func(action string) func(*cluster, *knowledge) {
@@ -277,7 +287,12 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 		"one group, with two leaders":       {groups: "xxx", nextLeads: true, in: days, requests: 3, most: 1},
 		"of Nodes that are silent":          {groups: "xxx", nextLeads: true, in: days, requests: 3, most: 1, before: silent},
 		"two groups":                        {groups: "xyy", in: days, requests: 3, most: 2},
+		"the Nodes outlive their instances": {groups: "xxx", in: days, requests: 3, most: 3, replaces: true},
 		"no time is left":                   {groups: "xxx", in: 8 * time.Minute, requests: 1, most: 3},
+		"EC2 refuses the requests": {groups: "xxx", in: days, most: 1, before: func(c *cluster, says *knowledge) {
+			c.before("evict", held)
+			time.AfterFunc(30*time.Second, func() { says.say(func(k *knowledge) { k.refused = true }) })
+		}},
 		"one is opted out":                  {groups: "xxx", in: days, requests: 2, most: 1, before: annotated(drain.LeaveNode)},
 		"one may only be cordoned":          {groups: "xxx", in: days, requests: 2, most: 2, before: annotated(drain.OnlyCordon)},
 		"one is cordoned for another event": {groups: "xxx", in: days, requests: 2, most: 2, advised: true},
@@ -293,19 +308,29 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 			n.Labels = map[string]string{"zone": row.groups[i : i+1]}
 			c.add(n, podOn(names[id], "on-"+names[id]))
 			says.states[id] = "running"
-			of := planned("system-reboot", row.in, "")[instance]
+			of := planned(map[bool]string{true: "instance-stop", false: "system-reboot"}[row.replaces], row.in, "")[instance]
 			of.Planned[0].ID += id
 			says.planned[id] = of
 		}
-		says.change = func(_ ec2.Request, id string) error {
+		var down atomic.Int32
+		says.change = func(request ec2.Request, id string) error {
+			if row.replaces {
+				says.say(func(k *knowledge) { k.states[id] = "terminated" })
+				go c.change(names[id], func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
+				return nil
+			}
 			go func() {
+				if int(down.Add(1)) > len(slices.Compact(strings.Split(row.groups, ""))) {
+					t.Errorf("%s was requested while another machine was down", request)
+				}
 				says.say(func(k *knowledge) { delete(k.planned, id) })
 				c.goesDown(names[id], "boot-2")
+				down.Add(-1)
 			}()
 			return nil
 		}
 		change := func(o *fleet.Options) {
-			finishing(says, "reboot")(o)
+			finishing(says, map[bool]fleet.Finish{true: "replace", false: "reboot"}[row.replaces])(o)
 			o.GroupLabel = "zone"
 		}
 		if row.nextLeads {
@@ -337,7 +362,7 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 				r.stop()
 				r = c.start("host-2", change)
 			}
-			if row.nextLeads && round == 12 {
+			if round == 12 {
 				c.before("evict", nil)
 			}
 		}
@@ -507,6 +532,9 @@ func TestFinish_OfANodeThatIsDrainedAlready(t *testing.T) {
 		if got := says.requests(); len(got) == 0 || c.node("a").Spec.Unschedulable {
 			t.Errorf("the requests were %q, and the node is unschedulable: %t\n%s", got, c.node("a").Spec.Unschedulable, r.log)
 		}
+		if strings.Contains(r.log.String(), "drained: 0 pods evicted") {
+			t.Errorf("a drain is reported that did not run\n%s", r.log)
+		}
 	})
 }
 
@@ -520,5 +548,24 @@ func TestFinish_DoesNotEndANoticeByItsReboot(t *testing.T) {
 		r.take(notice(instance)).want(t, "done")
 		time.Sleep(80 * time.Second)
 		c.wantDrained("a")
+	})
+}
+
+// A Node that was marked is deleted for good.
+func TestFinish_ForgetsAnInstanceWithoutANode(t *testing.T) {
+	each(t, map[string]string{"terminated": "terminated", "not known any more": "", "used for something else": "running"}, func(t *testing.T, c *cluster, state string) {
+		says := c.maintained("system-reboot", time.Hour, true)
+		r := c.run(finishing(says, "reboot"))
+		time.Sleep(20 * time.Minute)
+		c.remove("a")
+		says.say(func(k *knowledge) {
+			if k.states[instance] = state; state == "" {
+				k.states = nil
+			}
+		})
+		time.Sleep(time.Hour)
+		if n := r.Instances(); n > 0 {
+			t.Errorf("%d instances are kept in memory\n%s", n, r.log)
+		}
 	})
 }

@@ -31,6 +31,8 @@ type instance struct {
 	node node
 	// goneSince is when a look first found that the Node was deleted. It is zero while the instance has a Node, or if it never had one in this term.
 	goneSince time.Time
+	// gone is set if EC2 has said of the instance, which had a mark, that it is terminated.
+	gone bool
 	// record is what was done on that Node in this term; nil before the first drain.
 	record *record
 	// verdicts say which requests nth-queue may make about the instance, and notStarted why it could not be started again; "" if it could. Only looks
@@ -104,7 +106,7 @@ func (t *term) look(inst *instance) time.Duration {
 		}
 		inst.node, inst.goneSince = on, time.Time{}
 	case err == nil && inst.node.uid != "": // The Node was deleted.
-		if inst.node.uid = ""; len(inst.node.mark.Events) == 0 || inst.node.mark.Request == ec2.Terminate {
+		if inst.node.uid = ""; len(inst.node.mark.Events) == 0 {
 			inst.node = node{}
 		}
 		inst.record, inst.goneSince = nil, time.Now()
@@ -120,7 +122,7 @@ func (t *term) look(inst *instance) time.Duration {
 		again = sooner(again, t.tidyOpened(on))
 		again = sooner(again, t.syncMark(inst, on))
 	}
-	again = sooner(again, t.startStopped(inst, last))
+	again = sooner(again, t.followRequest(inst, last))
 	return sooner(again, t.cordonWaiting(inst))
 }
 
@@ -271,9 +273,9 @@ func (t *term) pursue(inst *instance, on node) time.Duration {
 	rules := t.rulesFor(inst, on, events)
 	due, goal := t.decide(rules, on, events, past)
 	inTurn := finishing(rules, goal, on, events, past)
-	for i, e := range past { // The drain begins again if the node was drained before a permission or another event let nth-queue finish.
+	for _, e := range past { // The node was drained before a permission or another event let nth-queue finish.
 		if inTurn && e.Phase == state.Drained && slices.Contains(goal.Events, e.Event.ID) {
-			past[i].Phase, past[i].Changed, due[e.Event.ID] = state.Draining, time.Now(), true
+			due[e.Event.ID] = true
 		}
 	}
 	t.mu.Lock()

@@ -99,37 +99,25 @@ func TestLook_EndsAStopThatAStartOvertakes(t *testing.T) {
 	})
 }
 
-// The drain is over before the watch of the Nodes shows its cordon.
-func TestOutOfService_IsSetThoughTheCordonShowsLate(t *testing.T) {
-	bubble(t, func(t *testing.T, c *cluster) {
-		c.add(nodeOf("a", instance))
-		c.lag = 3 * time.Second
-		says := &knowledge{states: map[string]string{instance: "stopped"}}
-		r := c.run(func(o *fleet.Options) { o.EC2, o.Taints = says, fleet.Taints{OutOfService: true} })
-
-		r.take(notice(instance, event.StateChange, "stopped", 0)).want(t, "done")
-
-		time.Sleep(time.Minute)
-		if taints := c.node("a").Spec.Taints; len(taints) != 1 || taints[0].Key != corev1.TaintNodeOutOfService {
-			t.Errorf("its taints are %v, want out-of-service", taints)
-		}
-	})
-}
-
 // An instance was drained because it stopped, and runs again. Its node is opened once it is Ready.
 func TestTakeStart_OpensTheNodeOnceItIsReady(t *testing.T) {
 	type row struct {
 		boot    string
 		refused bool          // nth-queue may not ask EC2
 		after   time.Duration // until then it is not Ready
+		lag     time.Duration // of the watch: the drain is over before the cordon shows
+		older   bool          // SQS does not keep the order: a message about an older start comes last
 	}
 	each(t, map[string]row{
 		"it has booted":                  {boot: "boot-2"},
 		"it has booted, and takes long":  {boot: "boot-2", after: 40 * time.Minute},
 		"it was hibernated":              {boot: "boot-1"},
 		"it has booted, and EC2 refuses": {boot: "boot-2", refused: true},
+		"the watch lags":                 {boot: "boot-2", lag: 3 * time.Second},
+		"an older start comes last":      {boot: "boot-1", older: true},
 	}, func(t *testing.T, c *cluster, row row) {
 		c.add(nodeOf("a", instance), podOn("a", "one"))
+		c.lag = row.lag
 		says := &knowledge{states: map[string]string{instance: "stopped"}}
 		if row.refused {
 			says.err = ec2.ErrRefused
@@ -139,6 +127,7 @@ func TestTakeStart_OpensTheNodeOnceItIsReady(t *testing.T) {
 		})
 		r.take(notice(instance, event.SpotInterruption, "stop", 2*time.Minute)).want(t, "done")
 		r.take(notice(instance, event.StateChange, "stopped", 0)).want(t, "done")
+		time.Sleep(10 * row.lag)
 		c.wantDrained("a")
 		if taints := c.node("a").Spec.Taints; len(taints) == 0 || !row.refused && len(taints) != 2 {
 			t.Errorf("its taints are %v, want one for the kind and out-of-service", taints)
@@ -148,6 +137,9 @@ func TestTakeStart_OpensTheNodeOnceItIsReady(t *testing.T) {
 		says.starts(instance)
 		r.take(running(instance, 0)).want(t, "done")
 		time.Sleep(max(row.after, 10*time.Second))
+		if row.older {
+			r.take(running(instance, 24*time.Hour)).want(t, "done")
+		}
 		if !c.node("a").Spec.Unschedulable {
 			t.Error("the node was opened before it was Ready")
 		}
@@ -545,41 +537,6 @@ func TestTaints_RefusedOnesDelayNoSpotInterruption(t *testing.T) {
 	})
 }
 
-// drainForStop runs nth-queue, which drains the node a because its instance has stopped.
-func (c *cluster) drainForStop() (*knowledge, *rig) {
-	c.t.Helper()
-	c.add(nodeOf("a", instance), podOn("a", "one"))
-	says := &knowledge{states: map[string]string{instance: "stopped"}}
-	r := c.run(func(o *fleet.Options) { o.EC2 = says })
-	r.take(notice(instance, event.StateChange, "stopped", 0)).want(c.t, "done")
-	c.wantDrained("a")
-	return says, r
-}
-
-// wantOpenAgain waits, and fails the test if the node a is still cordoned, whose instance runs and is Ready.
-func (c *cluster) wantOpenAgain() {
-	c.t.Helper()
-	time.Sleep(20 * time.Minute)
-	if c.node("a").Spec.Unschedulable {
-		c.t.Error("the instance runs and is Ready, and its node is cordoned")
-	}
-}
-
-// SQS does not keep the order: a message about an older start comes last.
-func TestTakeStart_TheLatestCounts(t *testing.T) {
-	bubble(t, func(t *testing.T, c *cluster) {
-		says, r := c.drainForStop()
-		c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
-		time.Sleep(time.Hour)
-		says.starts(instance)
-		r.take(running(instance, 0)).want(t, "done")
-		time.Sleep(5 * time.Second)
-		r.take(running(instance, 24*time.Hour)).want(t, "done")
-		c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
-		c.wantOpenAgain()
-	})
-}
-
 // slow answers Notable late.
 type slow struct {
 	*knowledge
@@ -594,13 +551,16 @@ func (s slow) Notable(ctx context.Context, checks bool) (map[string]ec2.Status, 
 // A new leader receives the message about a start before EC2 has answered the first poll.
 func TestTakeStart_BeforeTheFirstPoll(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
-		says, r := c.drainForStop()
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		says := &knowledge{states: map[string]string{instance: "stopped"}}
+		r := c.run(func(o *fleet.Options) { o.EC2 = says })
+		r.take(notice(instance, event.StateChange, "stopped", 0)).want(t, "done")
 		time.Sleep(time.Minute)
 		r.stop()
 		time.Sleep(time.Hour)
 		says.starts(instance)
 		r = c.run(func(o *fleet.Options) { o.EC2, o.Identity = slow{says, 2 * time.Second}, "host-2" })
 		r.take(running(instance, 0)).want(t, "done")
-		c.wantOpenAgain()
+		eventually(t, "the node is open", func() bool { return !c.node("a").Spec.Unschedulable })
 	})
 }
