@@ -41,13 +41,8 @@ func (q *Queue) tryReceive(ctx context.Context) error {
 	return err
 }
 
-const (
-	// longestRetention is the longest time for which SQS can keep a message.
-	longestRetention = 14 * 24 * time.Hour
-	// fewestReceives is how often a message may have to be received while it waits for maintenance, for up to longestRetention: nth-queue
-	// returns it every maxReturn.
-	fewestReceives = 30
-)
+// fewestReceives is how often a queue should deliver a message before it takes the message for dead: each change of leader is a receipt, too.
+const fewestReceives = 10
 
 // Setup asks for the queue's attributes, for "nth-queue check". messages says how many messages are in the queue. Each of warnings names an
 // attribute that loses or delays messages. Only Setup needs the permission sqs:GetQueueAttributes; without it the error is a role.RefusedError.
@@ -66,24 +61,20 @@ func (q *Queue) Setup(ctx context.Context) (messages string, warnings []string, 
 		n, _ := strconv.ParseUint(attribute(name), 10, 31) // An attribute that SQS does not name counts as zero.
 		return int(n)
 	}
-	inSeconds := func(name types.QueueAttributeName) time.Duration { return time.Duration(number(name)) * time.Second }
 	var redrive struct {
 		Target string      `json:"deadLetterTargetArn"`
 		Count  json.Number `json:"maxReceiveCount"` // SQS writes 5 or "5".
 	}
 	_ = json.Unmarshal([]byte(attribute(types.QueueAttributeNameRedrivePolicy)), &redrive) // A queue without a policy has no dead-letter queue.
 	receives, _ := redrive.Count.Int64()
-	retention, delay := inSeconds(types.QueueAttributeNameMessageRetentionPeriod), inSeconds(types.QueueAttributeNameDelaySeconds)
+	delay := time.Duration(number(types.QueueAttributeNameDelaySeconds)) * time.Second
 	for _, w := range []struct {
 		applies bool
 		text    string
 	}{
-		{retention < longestRetention, fmt.Sprintf("messages are kept for %s (MessageRetentionPeriod): one about maintenance further ahead is lost; SQS can keep messages for %s",
-			retention, longestRetention)},
 		{redrive.Target == "", "it has no dead-letter queue (RedrivePolicy): SQS delivers an unrecognized message again and again until its retention ends"},
 		{redrive.Target != "" && receives < fewestReceives, fmt.Sprintf(
-			"a message becomes a dead letter after %d receipts (maxReceiveCount), and may be received more often while it waits for maintenance: make it %d or more",
-			receives, fewestReceives)},
+			"a message becomes a dead letter after %d receipts (maxReceiveCount), and each change of leader is one: make it %d or more", receives, fewestReceives)},
 		{delay > 0, fmt.Sprintf("messages are delayed by %s (DelaySeconds), of the two minutes that a spot interruption leaves", delay)},
 		{attribute(types.QueueAttributeNameFifoQueue) == "true", "it is a FIFO queue: a message waits until the one before it is done, with its drain"},
 		{attribute(types.QueueAttributeNamePolicy) == "", "it has no policy: EventBridge cannot write into it, unless its rules have a role that may"},

@@ -34,8 +34,6 @@ const (
 	minBackoff, maxBackoff = 500 * time.Millisecond, 30 * time.Second
 	// maxRequests is how many batches of updates are sent at the same time.
 	maxRequests = 8
-	// maxReturn is a little less than twelve hours, the longest time for which SQS hides a message.
-	maxReturn = 12*time.Hour - 10*time.Minute
 )
 
 // Message is a message that is in flight while its work is done. Run's deliver gets it, and ends it by one call of Done or Return.
@@ -181,9 +179,9 @@ func (m *Message) Done() {
 	m.end(Deleted, 0)
 }
 
-// Return makes Run put the message back into the queue. SQS hides the message until that time has passed, rounded up to seconds and at most
-// maxReturn. Then this nth-queue or another receives it again; sooner, if SQS does not do what Run asks.
-func (m *Message) Return(after time.Duration) { m.end(Returned, min(max(after, 0), maxReturn)) }
+// Return makes Run put the message back into the queue. SQS hides the message until that time has passed, rounded up to seconds. Then
+// this nth-queue or another receives it again; sooner, if SQS does not do what Run asks.
+func (m *Message) Return(after time.Duration) { m.end(Returned, after) }
 
 // end takes the message out of flight, and leaves it to Run to ask SQS for the outcome. That is Deleted, or Returned after the time hidden.
 func (m *Message) end(what Outcome, hidden time.Duration) {

@@ -427,9 +427,8 @@ func TestSetup_WarnsOfWhatLosesOrDelaysMessages(t *testing.T) {
 	for name, row := range map[string]struct{ attribute, value, want string }{
 		"nothing":            {"", "", ""},
 		"no dead letters":    {"RedrivePolicy", "", "it has no dead-letter queue (RedrivePolicy)"},
-		"few receipts":       {"RedrivePolicy", fmt.Sprintf(redrive, `"29"`), "a message becomes a dead letter after 29 receipts (maxReceiveCount)"},
-		"enough receipts":    {"RedrivePolicy", fmt.Sprintf(redrive, "30"), ""},
-		"a short retention":  {"MessageRetentionPeriod", "345600", "messages are kept for 96h0m0s (MessageRetentionPeriod)"},
+		"few receipts":       {"RedrivePolicy", fmt.Sprintf(redrive, `"9"`), "a message becomes a dead letter after 9 receipts (maxReceiveCount)"},
+		"enough receipts":    {"RedrivePolicy", fmt.Sprintf(redrive, "10"), ""},
 		"a delay":            {"DelaySeconds", "90", "messages are delayed by 1m30s (DelaySeconds)"},
 		"FIFO":               {"FifoQueue", "true", "it is a FIFO queue"},
 		"no policy":          {"Policy", "", "it has no policy"},

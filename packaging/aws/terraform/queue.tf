@@ -19,8 +19,8 @@ resource "aws_sqs_queue" "dead_letters" {
   tags                      = var.tags
 }
 
-# What waits for a maintenance window stays in the queue, for two weeks at most. nth-queue brings a visibility of its own
-# with every request.
+# nth-queue brings a visibility of its own with every request. A message that nobody understands is received each 20 seconds,
+# and others again after a change of leader.
 resource "aws_sqs_queue" "interruptions" {
   name                       = var.name
   message_retention_seconds  = 1209600
@@ -32,7 +32,7 @@ resource "aws_sqs_queue" "interruptions" {
 
   redrive_policy = jsonencode({
     deadLetterTargetArn = aws_sqs_queue.dead_letters.arn
-    maxReceiveCount     = var.max_receive_count
+    maxReceiveCount     = 100
   })
 }
 

@@ -20,17 +20,6 @@ variable "encryption" {
   }
 }
 
-variable "max_receive_count" {
-  description = "How often a message is received before it counts as dead. One that waits for a maintenance window is received twice a day, one whose drain fails once a minute, one that nobody understands each 20 seconds."
-  type        = number
-  default     = 100
-
-  validation {
-    condition     = var.max_receive_count >= 10 && var.max_receive_count <= 1000
-    error_message = "The count must be from 10 to 1000."
-  }
-}
-
 variable "state_changes" {
   description = "Whether to hear of every instance of the region that stops, terminates or runs again."
   type        = bool
