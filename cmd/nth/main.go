@@ -15,7 +15,6 @@ import (
 	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/config"
-	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
 )
 
@@ -57,7 +56,7 @@ func (h hostInfo) lacks(cfg *config.Config) error {
 	if h.contained && cfg.HostRoot == "" {
 		return errNoHost
 	}
-	_, err := newSource(imds.Options{Kinds: []event.Kind{}}) // It refuses an environment with a wrong endpoint mode, and polls nothing.
+	_, err := newSource(imds.Options{}) // It refuses an environment with a wrong endpoint mode, and polls nothing.
 	return err
 }
 

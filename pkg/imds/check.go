@@ -3,7 +3,6 @@ package imds
 import (
 	"context"
 	"errors"
-	"time"
 )
 
 // Checkup is the result of Source.Check.
@@ -14,9 +13,6 @@ type Checkup struct {
 	Endpoint string
 	// Polls are the requests for the documents that announce events, one for each document.
 	Polls []Poll
-	// Ahead is how far this machine's clock is ahead of the service's, to a second. Dated is set if that is known.
-	Ahead time.Duration
-	Dated bool
 }
 
 // Check requests a session token, the life cycle, which every instance has, and every document that announces events, once each. "nth check"
@@ -24,13 +20,9 @@ type Checkup struct {
 func (s *Source) Check(ctx context.Context) Checkup {
 	var c Checkup
 	r := s.newReader()
-	_, err := read(ctx, r, lifeCyclePath, shortDocument, parseLifeCycle)
-	seen := &r.seen
-	c.Endpoint, c.Dated = seen.endpoint, !seen.date.IsZero()
-	if c.Dated {
-		c.Ahead = seen.at.Sub(seen.date).Truncate(time.Second)
-	}
-	noToken, noAnswer := errors.Is(err, errToken), !c.Dated // Every answer of the service has a date.
+	_, err := read(ctx, r, lifeCyclePath, shortDocument, parseText)
+	c.Endpoint = r.seen.endpoint
+	noToken, noAnswer := errors.Is(err, errToken), c.Endpoint == ""
 	if err != nil && (noToken || noAnswer) {
 		c.Unreachable = err
 		return c

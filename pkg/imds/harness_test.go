@@ -1,6 +1,7 @@
 package imds_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -54,14 +55,13 @@ func inBubble(t *testing.T, opts imds.Options, ec2 http.Handler, f func(t *testi
 	})
 }
 
-// newSource makes a source with an endpoint and a boot ID, where the test does not care.
+// newSource makes a source with what every source has. Without kinds, it polls for all.
 func newSource(t *testing.T, opts imds.Options) *imds.Source {
 	t.Helper()
-	if opts.Endpoint == "" {
-		opts.Endpoint = "http://169.254.169.254"
-	}
-	if opts.BootID == "" {
-		opts.BootID = "boot-1"
+	opts.Endpoint, opts.BootID = "http://169.254.169.254", cmp.Or(opts.BootID, "boot-1")
+	opts.Interval = cmp.Or(opts.Interval, 500*time.Millisecond)
+	if opts.Kinds == nil {
+		opts.Kinds = imdsKinds
 	}
 	source, err := imds.New(opts)
 	if err != nil {

@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 )
 
 const (
 	instancePath = "instance-id"
-	// lifeCyclePath is the document that says how the instance was bought: spot, on-demand, and others. It never changes.
+	// lifeCyclePath is the document that says how the instance was bought: spot, on-demand, and others. Every instance has it.
 	lifeCyclePath = "instance-life-cycle"
 	// identityPath is the description of the instance, as JSON. No other document has the account.
 	identityPath = "../dynamic/instance-identity/document" // The SDK cleans the path.
@@ -26,19 +25,6 @@ func (s *Source) Polled() string {
 		return "nothing is polled"
 	}
 	return "polling for " + strings.Join(polled, ", ")
-}
-
-// lifeCycleShape matches a life cycle, such as "on-demand".
-var lifeCycleShape = regexp.MustCompile(`^[a-z][a-z-]*$`)
-
-// parseLifeCycle reads a life cycle. It accepts any text that looks like one, as EC2 may add some. Any other text, such as an error page, is an
-// error.
-func parseLifeCycle(body []byte) (string, error) {
-	lifeCycle := strings.TrimSpace(string(body))
-	if !isLine(lifeCycle) || !lifeCycleShape.MatchString(lifeCycle) {
-		return "", fmt.Errorf("%d bytes that are no life cycle", len(body))
-	}
-	return lifeCycle, nil
 }
 
 // Instance is what the service says about the instance. A field is empty if the service does not have it, or the document could not be read.
@@ -67,7 +53,7 @@ func (s *Source) Instance(ctx context.Context) (Instance, error) {
 	}{
 		{instancePath, parseText, &i.ID},
 		{"instance-type", parseText, &i.Type},
-		{lifeCyclePath, parseLifeCycle, &i.LifeCycle},
+		{lifeCyclePath, parseText, &i.LifeCycle},
 		{identityPath, parseAccount, &i.Account},
 		{"placement/region", parseText, &i.Region},
 		{"placement/availability-zone", parseText, &i.Zone},

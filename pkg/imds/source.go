@@ -20,7 +20,6 @@ package imds
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,9 +40,6 @@ import (
 	"github.com/nth-project/nth/pkg/loop"
 )
 
-// DefaultInterval is short because a spot notice gives two minutes, and the time before the cordon is lost.
-const DefaultInterval = 500 * time.Millisecond
-
 // The interval for another kind of event is this many times Options.Interval: other kinds are announced minutes or days ahead.
 const (
 	targetStateRatio = 4
@@ -59,13 +55,12 @@ type Options struct {
 	// EndpointMode says which of EC2's own addresses is used: "IPv4" or "IPv6", in any case. Empty means IPv4. It has no effect if an
 	// endpoint is given.
 	EndpointMode string
-	// Interval is the time between two looks for a spot notice. Zero means the default. The intervals for the other kinds are 4, 10 and 60
-	// times as long.
+	// Interval is the time between two looks for a spot notice. The intervals for the other kinds are 4, 10 and 60 times as long. Run requires
+	// it.
 	Interval time.Duration
-	// Kinds are the kinds of events to poll; nil means event.PolledKinds. Kinds that are not in event.PolledKinds are ignored.
+	// Kinds are the kinds of events to poll. Kinds that are not in event.PolledKinds are ignored.
 	Kinds []event.Kind
-	// BootID identifies this boot of the machine. It is part of the ID of an ASG termination, whose document has no ID. It is required if that
-	// kind is polled.
+	// BootID identifies this boot of the machine. It is part of the ID of an ASG termination, whose document has no ID.
 	BootID string
 	// WasInService says that the target state has been InService before, in this boot. Otherwise InService, if set, is called once, when that
 	// is first so. From then on, most other target states mean that the instance leaves.
@@ -89,17 +84,8 @@ type Source struct {
 	pollers []*poller // those of the current Run, for Stalled
 }
 
-// New returns a Source. It makes no request. The error says which option is invalid.
+// New returns a Source. It makes no request. The error says that there is no such EndpointMode.
 func New(opts Options) (*Source, error) {
-	if opts.Interval = cmp.Or(opts.Interval, DefaultInterval); opts.Interval < 0 {
-		return nil, fmt.Errorf("polling every %s: the interval must be positive", opts.Interval)
-	}
-	if opts.Kinds == nil {
-		opts.Kinds = event.PolledKinds()
-	}
-	if opts.BootID == "" && slices.Contains(opts.Kinds, event.ASGTermination) {
-		return nil, fmt.Errorf("polling for %s: the boot ID is missing", event.ASGTermination)
-	}
 	s := &Source{
 		opts: opts, targetStates: &targetStates{opts: opts, served: opts.WasInService},
 		dial: (&net.Dialer{Timeout: dialTimeout, KeepAlive: -1}).DialContext,
@@ -258,8 +244,7 @@ const (
 type Poll struct {
 	Document string // its path below /latest/meta-data/
 	Result   Result
-	Err      error         // set if Result is Failed
-	Latency  time.Duration // the session token included
+	Err      error // set if Result is Failed
 }
 
 // String describes the poll in a few words, for "nth check" and logs.
@@ -344,7 +329,6 @@ func (s *Source) Document(ctx context.Context, path string) ([]byte, error) {
 // read requests a document of at most size bytes, parses it, and calls the reader's observe. If the service has no such document, read returns
 // the zero value of T and no error. All looks use it.
 func read[T any](ctx context.Context, r *reader, path string, size int, parse func([]byte) (T, error)) (T, error) {
-	start := time.Now()
 	var value T
 	result := Absent
 	body, present, err := r.get(ctx, path, size)
@@ -357,7 +341,7 @@ func read[T any](ctx context.Context, r *reader, path string, size int, parse fu
 		value, result = zero, Failed
 		err = readingError(path, err)
 	}
-	r.observe(Poll{Document: path, Result: result, Err: err, Latency: time.Since(start)})
+	r.observe(Poll{Document: path, Result: result, Err: err})
 	return value, err
 }
 

@@ -18,21 +18,10 @@ import (
 	"github.com/nth-project/nth/pkg/imds"
 )
 
-func TestNew_RefusesOptionsThatCannotWork(t *testing.T) {
-	for name, test := range map[string]struct {
-		opts imds.Options
-		want string
-	}{
-		"a negative interval":  {imds.Options{Interval: -time.Second}, "must be positive"},
-		"an unknown mode":      {imds.Options{BootID: "1", EndpointMode: "IPv5"}, `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE="IPv5": it must be IPv4 or IPv6`},
-		"no boot ID":           {imds.Options{}, "boot ID"},
-		"no boot ID, asked so": {imds.Options{Kinds: []event.Kind{event.ASGTermination}}, "boot ID"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if _, err := imds.New(test.opts); err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got error %v, want one that says %q", err, test.want)
-			}
-		})
+func TestNew_RefusesAnUnknownMode(t *testing.T) {
+	_, err := imds.New(imds.Options{EndpointMode: "IPv5"})
+	if want := `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE="IPv5": it must be IPv4 or IPv6`; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got error %v, want one that says %q", err, want)
 	}
 }
 
@@ -62,12 +51,12 @@ func TestSource_PollsTheKindsThatItIsAskedFor(t *testing.T) {
 		polled []event.Kind
 		says   string
 	}{
-		"all":       {nil, imdsKinds, "polling for spot-interruption, rebalance-recommendation, scheduled-maintenance, asg-termination"},
+		"all":       {imdsKinds, imdsKinds, "polling for spot-interruption, rebalance-recommendation, scheduled-maintenance, asg-termination"},
 		"not all":   {lasting, lasting, "polling for scheduled-maintenance, asg-termination"},
 		"none here": {[]event.Kind{event.Shutdown}, nil, "nothing is polled"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ec2, opts := serve(announced), imds.Options{Kinds: test.kinds, BootID: "b"}
+			ec2, opts := serve(announced), imds.Options{Kinds: test.kinds}
 			if source, err := imds.New(opts); err != nil || source.Polled() != test.says {
 				t.Errorf("it says %q (%v), want %q", source.Polled(), err, test.says)
 			}
@@ -145,9 +134,6 @@ func TestCheck_AsksForEverythingOnce(t *testing.T) {
 				t.Errorf("%s: %s, asked for %d times; want %s and once", path, results[path], len(ec2.times(path)), want)
 			}
 		}
-		if !c.Dated || c.Ahead.Abs() > time.Second {
-			t.Errorf("the clocks are %s apart, %v", c.Ahead, c.Dated)
-		}
 	})
 }
 
@@ -164,18 +150,6 @@ func TestCheck_EndsWithoutAToken(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestCheck_ComparesTheClocks(t *testing.T) {
-	ec2 := serve(nil)
-	behind := time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC) // a bubble begins at midnight the next day
-	ec2.say(lifeCyclePath, answer{body: "spot", header: http.Header{"Date": {behind.Format(http.TimeFormat)}}})
-	ec2.say("token", answer{})
-	checkUp(t, ec2, func(c imds.Checkup, _ time.Duration) {
-		if !c.Dated || c.Ahead != 24*time.Hour {
-			t.Errorf("the clocks are %s apart, want a day", c.Ahead)
-		}
-	})
 }
 
 // spotOnly polls for spot interruptions and nothing else.
