@@ -116,7 +116,7 @@ func TestShow_ExportsEventsSourcesAndCredential(t *testing.T) {
 
 	m.Show(state.Status{Node: "a", Identity: state.IdentityStatus{Trouble: "expired"}})
 	want(t, m, map[string]float64{`nth_events_pending{kind="spot-interruption"}`: 0, "nth_credential_up": 0, "nth_degraded": 0})
-	wantNone(t, m, `nth_event_deadline_timestamp_seconds{kind="spot-interruption"}`, `nth_source_up{kind="spot-interruption"}`)
+	wantNone(t, m, `nth_event_deadline_timestamp_seconds{kind="spot-interruption"}`)
 }
 
 func TestQueue_ExportsItsStatus(t *testing.T) {

@@ -54,18 +54,10 @@ func (m *Metrics) showEvents(events []state.EventStatus) {
 // showSources exports, for each kind of event that nth polls for, whether the last poll succeeded, and when a poll last did. Kinds that nth
 // does not poll for have no series: a 0 would look like an outage.
 func (m *Metrics) showSources(documents []state.DocumentStatus) {
-	polled := map[event.Kind]bool{}
 	for _, d := range documents {
-		polled[d.Kind] = true
 		m.series.sourceUp.WithLabelValues(string(d.Kind)).Set(oneIf(d.Trouble == ""))
 		if !d.LastGood.IsZero() {
 			m.series.sourceGood.WithLabelValues(string(d.Kind)).Set(seconds(d.LastGood))
-		}
-	}
-	for _, kind := range event.Kinds() {
-		if !polled[kind] { // A reload may have turned the kind off: remove its series.
-			m.series.sourceUp.DeleteLabelValues(string(kind))
-			m.series.sourceGood.DeleteLabelValues(string(kind))
 		}
 	}
 }
