@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/credentials/ec2rolecreds"
 	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
@@ -222,11 +223,7 @@ func Refused(err error) bool {
 
 // Throttled reports whether a service has answered that there are too many requests.
 func Throttled(err error) bool {
-	switch Code(err) {
-	case "Throttling", "Throttled", "ThrottledRequest", "RequestThrottled", "RequestLimitExceeded", "TooManyRequests", "SlowDown":
-		return true
-	}
-	return false
+	return retry.IsErrorThrottles(retry.DefaultThrottles).IsErrorThrottle(err) == aws.TrueTernary
 }
 
 // Code returns the error code in a service's answer, such as "AccessDenied". It leaves out the service's name before the code, and "Exception" after
