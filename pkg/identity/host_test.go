@@ -14,33 +14,28 @@ func TestKubeletConfiguration_SaysHowItShutsDown(t *testing.T) {
 	t.Parallel()
 	const eks, kubeadm = "etc/kubernetes/kubelet/config.json", "var/lib/kubelet/config.yaml"
 	for name, test := range map[string]struct {
-		files  map[string]string
-		source string
-		want   time.Duration
+		files map[string]string
+		want  time.Duration
 	}{
-		"none":         {nil, "", 0},
-		"not set":      {map[string]string{eks: `{"kind": "KubeletConfiguration"}`}, eks, 0},
-		"JSON":         {map[string]string{eks: `{"shutdownGracePeriod": "2m30s", "shutdownGracePeriodCriticalPods": "30s"}`}, eks, 150 * time.Second},
-		"YAML":         {map[string]string{kubeadm: "kind: KubeletConfiguration\nshutdownGracePeriod: 45s\n"}, kubeadm, 45 * time.Second},
-		"off":          {map[string]string{kubeadm: "shutdownGracePeriod: 0s\n"}, kubeadm, 0},
-		"a drop-in":    {map[string]string{eks: `{"shutdownGracePeriod": "1s"}`, eks + ".d/40-nodeadm.conf": `{"shutdownGracePeriod": "9s"}`}, eks, 9 * time.Second},
-		"the first":    {map[string]string{eks: `{}`, kubeadm: "shutdownGracePeriod: 45s\n"}, eks, 0},
-		"by priority":  {map[string]string{eks: `{"shutdownGracePeriodByPodPriority": [{"shutdownGracePeriodSeconds": 10}, {"shutdownGracePeriodSeconds": 20}]}`}, eks, 30 * time.Second},
-		"years":        {map[string]string{eks: `{"shutdownGracePeriodByPodPriority": [{"shutdownGracePeriodSeconds": 9223372036}, {"shutdownGracePeriodSeconds": 9223372036}]}`}, eks, 365 * 24 * time.Hour},
-		"other things": {map[string]string{eks: `{"maxPods": 110, "shutdownGracePeriod": "5s"}`}, eks, 5 * time.Second},
+		"none":         {nil, 0},
+		"not set":      {map[string]string{eks: `{"kind": "KubeletConfiguration"}`}, 0},
+		"JSON":         {map[string]string{eks: `{"shutdownGracePeriod": "2m30s", "shutdownGracePeriodCriticalPods": "30s"}`}, 150 * time.Second},
+		"YAML":         {map[string]string{kubeadm: "kind: KubeletConfiguration\nshutdownGracePeriod: 45s\n"}, 45 * time.Second},
+		"off":          {map[string]string{kubeadm: "shutdownGracePeriod: 0s\n"}, 0},
+		"a drop-in":    {map[string]string{eks: `{"shutdownGracePeriod": "1s"}`, eks + ".d/40-nodeadm.conf": `{"shutdownGracePeriod": "9s"}`}, 9 * time.Second},
+		"the first":    {map[string]string{eks: `{}`, kubeadm: "shutdownGracePeriod: 45s\n"}, 0},
+		"by priority":  {map[string]string{eks: `{"shutdownGracePeriodByPodPriority": [{"shutdownGracePeriodSeconds": 10}, {"shutdownGracePeriodSeconds": 20}]}`}, 30 * time.Second},
+		"years":        {map[string]string{eks: `{"shutdownGracePeriodByPodPriority": [{"shutdownGracePeriodSeconds": 9223372036}, {"shutdownGracePeriodSeconds": 9223372036}]}`}, 365 * 24 * time.Hour},
+		"other things": {map[string]string{eks: `{"maxPods": 110, "shutdownGracePeriod": "5s"}`}, 5 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
 			for path, text := range test.files {
 				place(t, filepath.Join(root, path), []byte(text))
 			}
-			source := ""
-			if test.source != "" {
-				source = filepath.Join(root, test.source)
-			}
 			got, err := identity.ReadGracefulShutdown(root)
-			if err != nil || got.Period != test.want || got.Source != source {
-				t.Errorf("got %+v, %v; want %s from %s", got, err, test.want, source)
+			if err != nil || got.Period != test.want {
+				t.Errorf("got %+v, %v; want %s", got, err, test.want)
 			}
 		})
 	}
@@ -86,7 +81,7 @@ func FuzzKubeletConfiguration(f *testing.F) {
 			}
 			return
 		}
-		if found.Source != path || found.Critical < 0 || found.Period < 0 || found.Critical > found.Period {
+		if found.Critical < 0 || found.Period < 0 || found.Critical > found.Period {
 			t.Fatalf("read as %+v", found)
 		}
 	})

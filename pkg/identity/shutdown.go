@@ -29,8 +29,6 @@ const longest = 365 * 24 * 60 * 60
 
 // GracefulShutdown is the kubelet's own graceful shutdown, which ends the pods when the machine shuts down.
 type GracefulShutdown struct {
-	// Source is the kubelet's configuration file; empty if none was found.
-	Source string
 	// Period is how long the kubelet delays the shutdown to end pods; 0 if it does not. Critical is the part of Period that the kubelet
 	// reserves for critical pods, which end last. It is 0 if the kubelet reserves nothing, or has periods by pod priority.
 	Period, Critical time.Duration
@@ -44,7 +42,7 @@ func ReadGracefulShutdown(root string) (GracefulShutdown, error) {
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		found := GracefulShutdown{Source: path}
+		var found GracefulShutdown
 		dropins, _ := filepath.Glob(path + ".d/*.conf") // The pattern is valid, so that there is no error.
 		slices.Sort(dropins)
 		for _, file := range append([]string{path}, dropins...) {
@@ -53,7 +51,7 @@ func ReadGracefulShutdown(root string) (GracefulShutdown, error) {
 			}
 		}
 		if found.Critical < 0 || found.Critical > found.Period { // The kubelet does not start with such a configuration.
-			return GracefulShutdown{Source: path}, fmt.Errorf("the kubelet's configuration %s: shutdownGracePeriodCriticalPods is %s and must be "+
+			return GracefulShutdown{}, fmt.Errorf("the kubelet's configuration %s: shutdownGracePeriodCriticalPods is %s and must be "+
 				"between 0 and shutdownGracePeriod, %s", path, found.Critical, found.Period)
 		}
 		return found, nil
