@@ -39,8 +39,6 @@ uncordoned the node or opted it out, or the service does not run. It needs root'
 	}
 	path := h.settings().ConfigFlag(cmd)
 	undo := cmd.Flags().Bool("undo", false, `end what "nth drain" has asked for, and wait until the node is uncordoned, unless others need it cordoned`)
-	dryRun := cmd.Flags().Bool("dry-run", false, "show the pods that would have to go, and change nothing")
-	cmd.MarkFlagsMutuallyExclusive("undo", "dry-run")
 	limit := manualDeadline
 	cli.Flag(cmd, "deadline", "DURATION", "give up after so long (default 10m)", func(value string) (err error) {
 		if limit, err = time.ParseDuration(value); err != nil || limit <= 0 {
@@ -56,9 +54,6 @@ uncordoned the node or opted it out, or the service does not run. It needs root'
 		ctx, stop := daemon.UntilSignal(cmd.Context())
 		defer stop()
 		d := manualDrain{out: cmd.OutOrStdout(), cfg: l.Config, began: time.Now()}
-		if *dryRun {
-			return h.planDrain(ctx, l.Config, limit, d.out)
-		}
 		ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done within %s", limit))
 		defer cancel()
 		if *undo {
@@ -72,17 +67,6 @@ uncordoned the node or opted it out, or the service does not run. It needs root'
 		return err
 	}
 	return cmd
-}
-
-// planDrain is "nth drain --dry-run": it prints the pods that a drain within limit would evict, and changes nothing.
-func (h hostInfo) planDrain(ctx context.Context, cfg config.Config, limit time.Duration, out io.Writer) error {
-	id, err := h.newKubelet(cfg, nil).Identity(ctx)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintln(out, wrap(fmt.Sprintf("Node %s would be cordoned and drained. Nothing is changed.", id.Node), 0))
-	const deletes = false // "nth drain" has a soft deadline, for which no pod is deleted.
-	return listPods(ctx, cfg, id, limit, deletes, fmt.Sprintf("of %.0f s", limit.Seconds()), out)
 }
 
 // manualDrain is a run of "nth drain". It prints each sentence of the service's status, with the time since the start.

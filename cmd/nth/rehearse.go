@@ -99,8 +99,7 @@ func (h hostInfo) rehearse(ctx context.Context, l config.Loaded[config.Config], 
 		fmt.Fprintln(out, "\nThe service would only log this: dry_run is true.")
 	}
 	if isReal {
-		const deletes = true // EC2 takes the machine at the deadline, so nth deletes pods before.
-		return listPods(ctx, cfg, id, notice, deletes, fmt.Sprintf("of the %.0f s of a spot notice", notice.Seconds()), out)
+		return listPods(ctx, cfg, id, notice, out)
 	}
 	return simulate(ctx, cfg, notice, &timeline{out: out})
 }
@@ -108,10 +107,9 @@ func (h hostInfo) rehearse(ctx context.Context, l config.Loaded[config.Config], 
 // identityLimit is how long a rehearsal looks for the kubelet's identity.
 const identityLimit = 15 * time.Second
 
-// listPods prints a table of the pods that a drain would evict from a real node, and how long the drain would take. left is the time for the
-// drain, and available describes it, as in "of the 120 s of a spot notice". deletes says that pods which a budget still holds are deleted in
-// the end.
-func listPods(ctx context.Context, cfg config.Config, id identity.Identity, left time.Duration, deletes bool, available string, out io.Writer) error {
+// listPods prints a table of the pods that a drain would evict from a real node after a spot notice of that length, and how long the drain would
+// take.
+func listPods(ctx context.Context, cfg config.Config, id identity.Identity, notice time.Duration, out io.Writer) error {
 	node := drain.New(id.Client, id.Node, drainOptions(cfg))
 	if optedOut, err := node.OptedOut(ctx); err != nil {
 		return err
@@ -119,7 +117,7 @@ func listPods(ctx context.Context, cfg config.Config, id identity.Identity, left
 		fmt.Fprintln(out, "\n"+wrap("Its pods would be left alone: the annotation "+drain.ActionAnnotation+" on the Node asks for that.", 0))
 		return nil
 	}
-	f, err := node.Forecast(ctx, left)
+	f, err := node.Forecast(ctx, notice)
 	if err != nil {
 		return err
 	}
@@ -149,13 +147,10 @@ func listPods(ctx context.Context, cfg config.Config, id identity.Identity, left
 	if len(f.Pods) > 0 {
 		fmt.Fprintln(out)
 	}
-	switch {
-	case stuck && deletes:
+	if stuck {
 		fmt.Fprintln(out, wrap("A budget refuses an eviction now. Pods that it still holds when only their grace periods are left are deleted.", 0))
-	case stuck:
-		fmt.Fprintln(out, wrap("A budget refuses an eviction now. Pods that it holds stay: nth drain deletes no pod.", 0))
 	}
-	fmt.Fprintln(out, wrap("By the grace periods, "+describeForecast(f, available)+".", 0))
+	fmt.Fprintln(out, wrap("By the grace periods, "+describeForecast(f, notice)+".", 0))
 	return nil
 }
 
