@@ -16,7 +16,7 @@ import (
 	"github.com/nth-project/nth/cmd/internal/checks"
 	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
-	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/loop"
@@ -37,7 +37,6 @@ that is done. It respects disruption budgets to the end, and deletes no pod. The
 reboots, until --undo. The exit status is 0 if the node is drained, and 1 if not: its time was over, somebody
 uncordoned the node or opted it out, or the service does not run. It needs root's rights.`,
 	}
-	path := h.settings().ConfigFlag(cmd)
 	undo := cmd.Flags().Bool("undo", false, `end what "nth drain" has asked for, and wait until the node is uncordoned, unless others need it cordoned`)
 	limit := manualDeadline
 	cli.Flag(cmd, "deadline", "DURATION", "give up after so long (default 10m)", func(value string) (err error) {
@@ -46,14 +45,12 @@ uncordoned the node or opted it out, or the service does not run. It needs root'
 		}
 		return nil
 	})
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		l, err := h.quietConfig(*path)
-		if err != nil {
-			return err
-		}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		ctx, stop := daemon.UntilSignal(cmd.Context())
 		defer stop()
-		d := manualDrain{out: cmd.OutOrStdout(), cfg: l.Config, began: time.Now()}
+		d := manualDrain{
+			out: cmd.OutOrStdout(), state: h.settings().StateDirectory(), runtime: settings.RuntimeDirectory("nth"), began: time.Now(),
+		}
 		ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done within %s", limit))
 		defer cancel()
 		if *undo {
@@ -69,18 +66,19 @@ uncordoned the node or opted it out, or the service does not run. It needs root'
 	return cmd
 }
 
-// manualDrain is a run of "nth drain". It prints each sentence of the service's status, with the time since the start.
+// manualDrain is a run of "nth drain". It prints each sentence of the service's status, with the time since the start. It needs no settings: those
+// of the service count.
 type manualDrain struct {
-	out      io.Writer
-	cfg      config.Config
-	began    time.Time
-	sentence string // of the service's last status
+	out            io.Writer
+	state, runtime string // the service's directories
+	began          time.Time
+	sentence       string // of the service's last status
 }
 
 // drain asks the service for a drain by a file, and waits until the node is drained or ctx ends. The file replaces the request of an earlier "nth
 // drain".
 func (d *manualDrain) drain(ctx context.Context, limit time.Duration) error {
-	status, why := checks.AwaitStart(ctx, "nth", d.cfg.RuntimeDirectory, func(s state.Status) bool { return s.Node != "" })
+	status, why := checks.AwaitStart(ctx, "nth", d.runtime, func(s state.Status) bool { return s.Node != "" })
 	switch {
 	case why != "":
 		return notRunning(why)
@@ -89,13 +87,12 @@ func (d *manualDrain) drain(ctx context.Context, limit time.Duration) error {
 	case status.Node == "":
 		return fmt.Errorf("the service cannot drain yet, and nothing was asked: %s", cmp.Or(status.Identity.Trouble, "it looks for the kubelet's credential"))
 	}
-	dir := daemon.StateDirectory(&d.cfg.Common)
 	request := record.DrainRequest{ID: "manual-" + d.began.UTC().Format(time.RFC3339Nano), Asked: d.began.UTC(), Deadline: d.began.Add(limit).UTC()}
-	if err := request.Write(dir); err != nil {
+	if err := request.Write(d.state); err != nil {
 		return err
 	}
 	return d.follow(ctx, "the service continues until \"nth drain --undo\"", func(s state.Status) (ended bool, err error) {
-		if now, err := record.ReadDrainRequest(dir); err == nil && now.ID != request.ID { // While the file is unreadable, the service keeps to the last request that it has read.
+		if now, err := record.ReadDrainRequest(d.state); err == nil && now.ID != request.ID { // While the file is unreadable, the service keeps to the last request that it has read.
 			return true, errors.New("another \"nth drain\" has ended or replaced this one")
 		}
 		return drained(s, request.ID)
@@ -122,10 +119,10 @@ func drained(s state.Status, id string) (ended bool, err error) {
 // undo is "nth drain --undo". It removes the request, also if the service does not run: otherwise the service would drain the node at its next
 // start. Then it waits until the service has uncordoned the node or others need it cordoned, or until ctx ends.
 func (d *manualDrain) undo(ctx context.Context) error {
-	if err := record.RemoveDrainRequest(daemon.StateDirectory(&d.cfg.Common)); err != nil {
+	if err := record.RemoveDrainRequest(d.state); err != nil {
 		return err
 	}
-	if _, why := checks.Running("nth", d.cfg.RuntimeDirectory); why != "" {
+	if _, why := checks.Running("nth", d.runtime); why != "" {
 		return notRunning(why)
 	}
 	return d.follow(ctx, "the service continues", func(s state.Status) (ended bool, err error) {
@@ -146,7 +143,7 @@ const statusPoll = 100 * time.Millisecond
 // and with what error. If ctx ends first, the error of follow ends with afterwards: what becomes of the work.
 func (d *manualDrain) follow(ctx context.Context, afterwards string, done func(state.Status) (ended bool, err error)) error {
 	for {
-		status, why := checks.Running("nth", d.cfg.RuntimeDirectory)
+		status, why := checks.Running("nth", d.runtime)
 		if why == "" {
 			if status.Sentence != d.sentence {
 				d.sentence = status.Sentence

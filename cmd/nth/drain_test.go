@@ -100,11 +100,11 @@ func drainBench(t *testing.T) (*bench, *rehearsal.Cluster, *served) {
 
 func TestDrain_AsksTheServiceUntilUndo(t *testing.T) {
 	b, cluster, s := drainBench(t)
-	status, said, stderr := typed(t, "drain", "--deadline", "2s", "--config", b.settings)
+	status, said, stderr := typed(t, "drain", "--deadline", "2s")
 	if status != 1 || !strings.Contains(stderr, "not done within 2s: ") || !strings.Contains(stderr, `continues until "nth drain --undo"`) {
 		t.Errorf("status %d, on standard error %q, said\n%s", status, stderr, said)
 	}
-	status, said, stderr = typed(t, "drain", "--config", b.settings) // It replaces the first.
+	status, said, stderr = typed(t, "drain") // It replaces the first.
 	if status != 0 || stderr != "" || writerOf(t, cluster) != drain.Host || !strings.Contains(said, "node made-up-node is drained for manual") {
 		t.Errorf("status %d, on standard error %q, cordoned by %q, said\n%s", status, stderr, writerOf(t, cluster), said)
 	}
@@ -115,7 +115,7 @@ func TestDrain_AsksTheServiceUntilUndo(t *testing.T) {
 		t.Error("the node is not cordoned after a restart of the service")
 	}
 	for range 2 {
-		status, said, stderr = typed(t, "drain", "--undo", "--config", b.settings)
+		status, said, stderr = typed(t, "drain", "--undo")
 		if status != 0 || stderr != "" || !strings.Contains(said, "nothing is announced for node") || writerOf(t, cluster) != "" {
 			t.Errorf("status %d, on standard error %q, cordoned by %q, said\n%s", status, stderr, writerOf(t, cluster), said)
 		}
@@ -136,7 +136,7 @@ func TestDrain_EndsWhenOperatorsDecideOtherwise(t *testing.T) {
 		},
 	} {
 		t.Run(words, func(t *testing.T) {
-			b := newBench(t)
+			newBench(t)
 			dir := os.Getenv("STATE_DIRECTORY")
 			showing, stop := context.WithCancel(t.Context())
 			var service sync.WaitGroup
@@ -158,7 +158,7 @@ func TestDrain_EndsWhenOperatorsDecideOtherwise(t *testing.T) {
 				}
 				show(event)
 			})
-			status, _, stderr := call(t, "drain --config "+b.settings)
+			status, _, stderr := call(t, "drain")
 			if status != 1 || !strings.Contains(stderr, words) {
 				t.Errorf("status %d, on standard error %q", status, stderr)
 			}
@@ -172,7 +172,7 @@ func TestDrain_AnUnreadableRequestIsReported(t *testing.T) {
 	b, _, s := drainBench(t)
 	b.put(t, "state/drain.json", "not JSON")
 	s.awaitStatus(t, "nth drain: reading "+filepath.Join(b.host, "state/drain.json"))
-	if status, said, stderr := typed(t, "drain", "--undo", "--config", b.settings); status != 0 {
+	if status, said, stderr := typed(t, "drain", "--undo"); status != 0 {
 		t.Errorf("status %d, on standard error %q, said\n%s", status, stderr, said)
 	}
 	for stdout := "nth drain: "; strings.Contains(stdout, "nth drain: ") && s.over() == nil; runtime.Gosched() {
@@ -191,7 +191,7 @@ func TestDrain_NeedsAServiceWithACredential(t *testing.T) {
 		s := watching()
 		left(&s)
 		b.leave(t, s)
-		status, said, stderr := call(t, "drain --config "+b.settings)
+		status, said, stderr := call(t, "drain")
 		request, err := record.ReadDrainRequest(os.Getenv("STATE_DIRECTORY"))
 		if status != 1 || said != "" || !strings.Contains(stderr, want) || request.ID != "" || err != nil {
 			t.Errorf("status %d, on standard error %q, asked for %v (%v), said\n%s", status, stderr, request, err, said)

@@ -59,9 +59,3 @@ func (h hostInfo) lacks(cfg *config.Config) error {
 	_, err := newSource(imds.Options{}) // It refuses an environment with a wrong endpoint mode, and polls nothing.
 	return err
 }
-
-// quietConfig silences client-go, and reads the settings at a path. Commands that print errors themselves call it.
-func (h hostInfo) quietConfig(path string) (config.Loaded[config.Config], error) {
-	checks.Hush()
-	return h.settings().Load(path)
-}

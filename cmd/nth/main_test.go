@@ -145,7 +145,7 @@ func TestUsage_without_a_command_is_help_and_an_error(t *testing.T) {
 }
 
 func TestWrongSettingsAreStatus78AndOneLineEach(t *testing.T) {
-	for _, args := range []string{"run", "rehearse", "drain", "config", "config --check"} {
+	for _, args := range []string{"run", "rehearse", "config", "config --check"} {
 		t.Run(args, func(t *testing.T) {
 			status, stdout, stderr := call(t, args+" --config testdata/wrong.toml")
 			want := `testdata/wrong.toml: line 2: events.spot-interruption.action = "drian": must be one of "ignore", "notify", "cordon", "drain"

@@ -15,6 +15,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
+	"github.com/nth-project/nth/cmd/internal/checks"
 	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/agent"
@@ -53,7 +54,8 @@ The exit status is 0 if that node was drained in time, or need not be by the set
 		return nil
 	})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		l, err := h.quietConfig(*path)
+		checks.Hush()
+		l, err := h.settings().Load(*path)
 		if err != nil {
 			return err
 		}

@@ -39,7 +39,7 @@ func (p Program[C, P]) Load(path string) (config.Loaded[C], error) {
 		p.Settle(&l.Config)
 	}
 	base := P(&l.Config).Base()
-	base.StateDirectory = directoryFrom("STATE_DIRECTORY", base.StateDirectory)
+	base.StateDirectory = p.StateDirectory()
 	base.RuntimeDirectory = RuntimeDirectory(p.Name)
 	return l, nil
 }
@@ -54,6 +54,11 @@ func (p Program[C, P]) LoadToRun(path string) (config.Loaded[C], error) {
 		return l, cli.ConfigError{Fault: lack}
 	}
 	return l, nil
+}
+
+// StateDirectory returns the directory in which the daemon keeps its record, unless it is a dry run.
+func (p Program[C, P]) StateDirectory() string {
+	return directoryFrom("STATE_DIRECTORY", P(&p.Defaults).Base().StateDirectory)
 }
 
 // RuntimeDirectory returns the directory in which the daemon of that name keeps its status.
