@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/BurntSushi/toml"
-
-	"github.com/nth-project/nth/pkg/text"
 )
 
 // value reads and writes one field of the settings. The functions below return a value for the field that at points to.
@@ -215,13 +213,4 @@ func isPlainEndpoint(s string) bool {
 	}
 	afterPort := strings.TrimPrefix(u.Path, "/") + u.RawQuery + u.Fragment
 	return u.User == nil && afterPort == ""
-}
-
-// isProxy reports whether s is the URL of a proxy for the webhook. text.Redact must be able to find the user and password in the URL.
-func isProxy(s string) bool {
-	u, err := url.Parse(s)
-	if err != nil || text.HidesUser(u) {
-		return false
-	}
-	return u.Hostname() != "" && slices.Contains([]string{"http", "https", "socks5", "tcp"}, u.Scheme)
 }
