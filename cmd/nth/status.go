@@ -6,7 +6,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/pkg/config"
@@ -18,9 +17,6 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// longestSilence is how old the last status of a daemon that is alive may be. The loop writes one at least every ten seconds.
-const longestSilence = 30 * time.Second
-
 // statusReporter adds to the agent's status what the agent does not know: the process, the identity, and what is off. It passes the result to
 // the status file and to the metrics.
 type statusReporter struct {
@@ -31,8 +27,7 @@ type statusReporter struct {
 	rules   policy.Settings
 
 	mu       sync.Mutex
-	shown    time.Time // when the last status came; with a monotonic reading
-	watching bool      // isWatching of the last status
+	watching bool // isWatching of the last status
 	identity state.IdentityStatus
 	degraded []string
 	off      map[string]string // what does not work, such as a kind of event, and why
@@ -71,7 +66,7 @@ func (b *statusReporter) Show(s state.Status) {
 	s.Documents = slices.DeleteFunc(slices.Clone(s.Documents), func(d state.DocumentStatus) bool {
 		return !d.Kind.Local() && b.off[string(d.Kind)] != ""
 	})
-	b.shown, b.watching = time.Now(), isWatching(s)
+	b.watching = isWatching(s)
 	b.meter.Show(s)
 	if !b.cfg.DryRun || record.Holder(b.cfg.RuntimeDirectory) == 0 { // A dry run writes the file only while no service runs.
 		b.file.Show(s)
@@ -84,11 +79,11 @@ func isWatching(s state.Status) bool {
 		!slices.ContainsFunc(s.Documents, func(d state.DocumentStatus) bool { return d.Trouble != "" || d.LastGood.IsZero() })
 }
 
-// alive reports whether the daemon works, for the heartbeat on the Node: its last status is recent, and it is watching.
+// alive reports whether the daemon works, for the heartbeat on the Node: no part of it hangs, and it was watching at its last status.
 func (b *statusReporter) alive() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.watching && time.Since(b.shown) < longestSilence
+	return b.watching && b.meter.Healthy() == nil
 }
 
 // set calls change with b.mu held. The next Show reports what was changed.

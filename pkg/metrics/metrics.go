@@ -72,7 +72,7 @@ func New(opts Options) *Metrics {
 		own:  prometheus.NewRegistry(), process: prometheus.NewRegistry(), faults: map[string]string{},
 	}
 	m.beat() // From now on, the daemon's loop has maxSilence for its first call of Show.
-	m.series = newSeries(m.own, opts, m.healthy)
+	m.series = newSeries(m.own, opts, m.Healthy)
 	m.process.MustRegister(
 		// Their new home, the package collectors, is linked with database/sql.
 		prometheus.NewGoCollector(),                                       //nolint:staticcheck // See above.
@@ -104,9 +104,9 @@ func (m *Metrics) beat() {
 	m.lastShow.Store(&now)
 }
 
-// healthy returns an error if the daemon's loop hangs, or if Options.Stuck returns one. It is the check of /healthz. An outage of the metadata
+// Healthy returns an error if the daemon's loop hangs, or if Options.Stuck returns one. It is the check of /healthz. An outage of the metadata
 // service or the API server is no such error: a restart of nth would not mend that.
-func (m *Metrics) healthy() error {
+func (m *Metrics) Healthy() error {
 	if silence := time.Since(*m.lastShow.Load()); silence > maxSilence {
 		return fmt.Errorf("the loop that decides has given no sign of life for %s", silence.Round(time.Second))
 	}
@@ -119,7 +119,7 @@ func (m *Metrics) healthy() error {
 // ready returns an error if the daemon cannot do its work now: a part hangs, or Options.Ready says why. It is the check of /readyz, and is
 // called only if Options.Ready is set.
 func (m *Metrics) ready() error {
-	if err := m.healthy(); err != nil {
+	if err := m.Healthy(); err != nil {
 		return err
 	}
 	return m.opts.Ready()

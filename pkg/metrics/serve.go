@@ -66,7 +66,7 @@ func (m *Metrics) serve(ctx context.Context) error {
 func (m *Metrics) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", m.answerMetrics)
-	mux.HandleFunc("GET /healthz", m.probe(m.healthy))
+	mux.HandleFunc("GET /healthz", m.probe(m.Healthy))
 	if m.opts.Ready != nil {
 		mux.HandleFunc("GET /readyz", m.probe(m.ready))
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// Show exports a status. The daemon's loop calls Show every few seconds, also if nothing has changed: to healthy, each call is a sign of life.
+// Show exports a status. The daemon's loop calls Show every few seconds, also if nothing has changed: to Healthy, each call is a sign of life.
 func (m *Metrics) Show(status state.Status) {
 	m.beat()
 	m.showEvents(status.Events)
