@@ -48,7 +48,7 @@ func (c *Common) top(p program) Table {
 // Log is the table [log].
 type Log struct {
 	Level  string // debug, info, warning or error
-	Format string // auto, text, journal, json or prefix
+	Format string // auto, text, json or prefix
 }
 
 // table describes the table [log]. Each Setting reads and shows a field of c.
@@ -56,8 +56,8 @@ func (c *Log) table() Table {
 	return Table{"log", "Logging.", []Setting{
 		{"level", choice(&c.Level, "debug", "info", "warning", "error"),
 			"The lowest level that is logged."},
-		{"format", choice(&c.Format, "auto", "text", "journal", "json", "prefix"),
-			"`journal` writes to the systemd journal, with fields. The others write to standard error, or in a host container of Bottlerocket to standard output; `prefix` has a priority such as `<6>` before each line. `auto` is `journal` where standard error leads to the journal, else `text`. A host container has `prefix` by default."},
+		{"format", choice(&c.Format, "auto", "text", "json", "prefix"),
+			"`auto` writes to the systemd journal, with fields, where standard error leads there, and is `text` elsewhere. The others write to standard error, or in a host container of Bottlerocket to standard output; `prefix` has a priority such as `<6>` before each line. A host container has `prefix` by default."},
 	}}
 }
 

@@ -37,7 +37,7 @@ func NewLogger(name string, cfg config.Log, stderr io.Writer) *logrus.Logger {
 		logger.SetFormatter(&logrus.JSONFormatter{TimestampFormat: time.RFC3339Nano})
 	case cfg.Format == "prefix":
 		logger.SetFormatter(lineFormatter{priority: true})
-	case cfg.Format == "journal" || cfg.Format == "auto" && onJournal(stderr):
+	case cfg.Format == "auto" && onJournal(stderr):
 		// The hook writes to stderr only while the journal does not answer.
 		logger.SetOutput(io.Discard)
 		logger.AddHook(systemd.NewJournalHook(name, stderr))
