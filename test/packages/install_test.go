@@ -136,7 +136,7 @@ func TestUpgrade_InMidDrainContinuesIt(t *testing.T) {
 		if after := h.MainPID(t); after == before || after == "0" {
 			t.Errorf("the process is %s, and was %s before the upgrade", after, before)
 		}
-		if said := h.Run(t, "nth", "version"); !strings.HasPrefix(said, "nth version "+string(host.Newer)+" ") {
+		if said := h.Run(t, "nth", "--version"); !strings.HasPrefix(said, "nth version "+string(host.Newer)+" ") {
 			t.Errorf("the program says %q", said)
 		}
 		h.Node.AddSpare(t)

@@ -73,7 +73,7 @@ func TestQueue_FromInstallationToPurge(t *testing.T) {
 		if after := m.Property(t, "nth-queue", "MainPID"); after == process {
 			t.Error("the old program still runs after the upgrade")
 		}
-		if said := m.Run(t, "nth-queue", "version"); !strings.HasPrefix(said, "nth-queue version "+string(host.Newer)+" ") {
+		if said := m.Run(t, "nth-queue", "--version"); !strings.HasPrefix(said, "nth-queue version "+string(host.Newer)+" ") {
 			t.Errorf("the program says %q", said)
 		}
 		mustDrainByMessage(t, aws)

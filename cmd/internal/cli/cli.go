@@ -40,7 +40,7 @@ func (e ConfigError) Unwrap() error { return e.Fault }
 // ConfigError holds it.
 var ErrReported = errors.New("reported already")
 
-// Root returns the root of a program's commands, to which it adds "version".
+// Root returns the root of a program's commands, with the flag --version.
 func Root(name, short, long string, commands ...*cobra.Command) *cobra.Command {
 	version, commit := BuildVersion()
 	root := &cobra.Command{
@@ -50,13 +50,6 @@ func Root(name, short, long string, commands ...*cobra.Command) *cobra.Command {
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	root.AddCommand(commands...)
-	root.AddCommand(&cobra.Command{
-		Use: "version", Short: "print the version, the commit and the toolchain", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s version %s\n", name, root.Version)
-			return err
-		},
-	})
 	addManual(root)
 	return root
 }
