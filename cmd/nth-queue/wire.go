@@ -83,7 +83,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue]) error {
 	d.Service.Ready()
 	daemon.RunWith(ctx, func(ctx context.Context) {
 		err = nodes.Run(ctx, func(ctx context.Context) {
-			messages.Run(ctx, func(m *sqs.Message) { nodes.Take(m.Notice, m.Receives, m) })
+			messages.Run(ctx, func(m *sqs.Message) { nodes.Take(m.Notice, m) })
 		})
 		d.Service.Stopping()
 	}, append(notices.work(), reporter.run)...)

@@ -49,7 +49,7 @@ var libraries = []permit{
 	{"golang.org/x/sync/errgroup", []string{"pkg/sqs", "pkg/targets"}, "requests that are made a few at once"},
 	{"golang.org/x/sync/singleflight", []string{"pkg/asg", "pkg/identity"}, "what many ask for is asked once"},
 	{"k8s.io/utils/lru", []string{"pkg/sqs"}, "what was seen is remembered, within bounds"},
-	{"k8s.io/apimachinery/pkg/util/cache", []string{"pkg/asg", "pkg/ec2"}, "what was seen is remembered, within bounds"},
+	{"k8s.io/apimachinery/pkg/util/cache", []string{"pkg/asg"}, "what was seen is remembered, within bounds"},
 	{"k8s.io/klog*", []string{"cmd/internal/daemon", "pkg/evict", "pkg/fleet"}, "the words of client-go are redirected once, in cmd/internal/daemon"},
 	{"k8s.io/apimachinery/pkg/util/wait", []string{"pkg/role", "pkg/identity", "pkg/imds", "pkg/kube", "pkg/evict", "pkg/notify"}, "pauses with jitter are for those who ask a service that others ask, too"},
 	{"gopkg.in/evanphx/json-patch.v4", []string{"pkg/rehearsal"}, "client-go's merge patch, which the simulated API server applies"},

@@ -6,26 +6,17 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"k8s.io/apimachinery/pkg/util/cache"
 )
 
-const (
-	// batchWindow is how long a lookup waits for others to share its request.
-	batchWindow = 25 * time.Millisecond
-	// knownTTL is how long a found instance stays in the cache. unknownTTL is the same for EC2's answer that there is no instance.
-	knownTTL, unknownTTL = 5 * time.Minute, 30 * time.Second
-	// maxCached is how many answers are cached, at most.
-	maxCached = 20_000
-)
+// batchWindow is how long a lookup waits for others to share its request.
+const batchWindow = 25 * time.Millisecond
 
-// batcher looks instances up by one property, such as the ID. Lookups that come within batchWindow share a request, and answers are cached.
+// batcher looks instances up by one property, such as the ID. Lookups that come within batchWindow share a request.
 type batcher struct {
 	// query asks EC2 for the instances for which a filter has one of the values.
 	query  func(ctx context.Context, filter string, values []string) ([]Instance, error)
 	filter string                // EC2's name of the filter, such as "instance-id"
 	value  func(Instance) string // what the filter compares: this property of an instance
-	cache  *cache.LRUExpireCache // lists of instances ([]Instance) by that property
 
 	mu   sync.Mutex
 	next *batch // the batch that lookups still join; nil if there is none
@@ -39,21 +30,8 @@ type batch struct {
 	err    error
 }
 
-// newBatcher returns a batcher with an empty cache. The parameters are the fields of the same names.
-func newBatcher(query func(context.Context, string, []string) ([]Instance, error), filter string, value func(Instance) string) *batcher {
-	return &batcher{query: query, filter: filter, value: value, cache: cache.NewLRUExpireCache(maxCached)}
-}
-
-// get returns the instances whose property has this value; none if EC2 knows none. The answer may come from the cache.
+// get returns the instances whose property has this value; none if EC2 knows none. Its request begins after the call.
 func (b *batcher) get(ctx context.Context, value string) ([]Instance, error) {
-	if cached, hit := b.cache.Get(value); hit {
-		return cached.([]Instance), nil
-	}
-	return b.fetch(ctx, value)
-}
-
-// fetch is get without the cache: its request begins after the call.
-func (b *batcher) fetch(ctx context.Context, value string) ([]Instance, error) {
 	joined := b.join(ctx, value)
 	select {
 	case <-joined.done:
@@ -80,7 +58,7 @@ func (b *batcher) join(ctx context.Context, value string) *batch {
 	return joined
 }
 
-// run is the goroutine of a batch. It gives lookups batchWindow to join, makes the request, caches the answers, and closes done.
+// run is the goroutine of a batch. It gives lookups batchWindow to join, makes the request, and closes done.
 func (b *batcher) run(ctx context.Context, batch *batch) {
 	defer close(batch.done)
 	time.Sleep(batchWindow)
@@ -94,19 +72,12 @@ func (b *batcher) run(ctx context.Context, batch *batch) {
 	defer cancel()
 	found, err := b.query(ctx, b.filter, values)
 	if err != nil {
-		batch.err = err // Errors are not cached.
+		batch.err = err
 		return
 	}
 	batch.found = map[string][]Instance{}
 	for _, instance := range found {
 		value := b.value(instance)
 		batch.found[value] = append(batch.found[value], instance)
-	}
-	for _, value := range values {
-		ttl := knownTTL
-		if len(batch.found[value]) == 0 {
-			ttl = unknownTTL
-		}
-		b.cache.Add(value, batch.found[value], ttl)
 	}
 }

@@ -2,7 +2,7 @@
 // and what is scheduled for them (status.go). It also has EC2 change them (requests.go). Newcomers begin with Catalog.
 //
 // Many instances are looked up at once when a queue fills, and AWS limits requests for the whole account. So lookups that come within moments
-// of each other share a request, and answers are cached for minutes (batch.go).
+// of each other share a request (batch.go).
 package ec2
 
 import (
@@ -80,8 +80,8 @@ type Catalog struct {
 func New(opts Options) *Catalog {
 	c := &Catalog{tag: opts.Tag, ec2: ec2.NewFromConfig(opts.AWS)}
 	// IDs are looked up by a filter, too: EC2 refuses a request for a list of IDs if it does not know one of them.
-	c.byID = newBatcher(c.list, "instance-id", func(i Instance) string { return i.ID })
-	c.byAddress = newBatcher(c.list, "private-ip-address", func(i Instance) string { return i.Address })
+	c.byID = &batcher{query: c.list, filter: "instance-id", value: func(i Instance) string { return i.ID }}
+	c.byAddress = &batcher{query: c.list, filter: "private-ip-address", value: func(i Instance) string { return i.Address }}
 	return c
 }
 
@@ -96,20 +96,9 @@ func explain(action string, err error) error {
 	return role.Explain(action, lookupTimeout, err)
 }
 
-// Look looks an instance up by its ID. known is false if EC2 does not know the instance, or has forgotten it. The answer may be minutes old.
+// Look asks EC2 for an instance by its ID. known is false if EC2 does not know the instance, or has forgotten it.
 func (c *Catalog) Look(ctx context.Context, id string) (found Instance, known bool, err error) {
 	all, err := c.byID.get(ctx, id)
-	return single(id, all, err)
-}
-
-// LookNow is Look without the cache: the answer is to a request that is made now.
-func (c *Catalog) LookNow(ctx context.Context, id string) (found Instance, known bool, err error) {
-	all, err := c.byID.fetch(ctx, id)
-	return single(id, all, err)
-}
-
-// single turns what a batcher has found for an ID into the results of Look. all has one instance at most, as IDs are unique.
-func single(id string, all []Instance, err error) (found Instance, known bool, _ error) {
 	if err != nil {
 		return Instance{}, false, fmt.Errorf("asking EC2 about %s: %w", id, err)
 	}
@@ -119,7 +108,7 @@ func single(id string, all []Instance, err error) (found Instance, known bool, _
 	return all[0], true, nil
 }
 
-// AtAddress returns the instances that have this private IPv4 address. Each VPC may have one. The answer may be minutes old.
+// AtAddress returns the instances that have this private IPv4 address. Each VPC may have one.
 func (c *Catalog) AtAddress(ctx context.Context, address string) ([]Instance, error) {
 	found, err := c.byAddress.get(ctx, address)
 	if err != nil {

@@ -155,7 +155,7 @@ func TestLook_CopesWithWhatFails(t *testing.T) {
 	}
 }
 
-func TestLook_ManyAreOneRequestAndCached(t *testing.T) {
+func TestLook_ManyAreOneRequest(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, r *region) {
 		catalog := r.catalog("managed")
@@ -163,36 +163,17 @@ func TestLook_ManyAreOneRequestAndCached(t *testing.T) {
 		for i := range many {
 			r.ec2.Add(ec2test.Instance{ID: fmt.Sprintf("i-%d", i), State: "running", Tags: inGroup("workers")})
 		}
-		for range 2 {
-			var all sync.WaitGroup
-			for i := range many + 1 { // The last one is unknown.
-				all.Go(func() {
-					if _, known, err := catalog.Look(t.Context(), fmt.Sprintf("i-%d", i)); err != nil || known != (i < many) {
-						t.Errorf("instance %d: %t, %v", i, known, err)
-					}
-				})
-			}
-			all.Wait()
+		var all sync.WaitGroup
+		for i := range many + 1 { // The last one is unknown.
+			all.Go(func() {
+				if _, known, err := catalog.Look(t.Context(), fmt.Sprintf("i-%d", i)); err != nil || known != (i < many) {
+					t.Errorf("instance %d: %t, %v", i, known, err)
+				}
+			})
 		}
+		all.Wait()
 		if asked := r.ec2.Asked(); len(asked) != 1 || len(asked[0]) != many+1 {
 			t.Errorf("EC2 was asked %v", asked)
-		}
-	})
-}
-
-func TestLookNow_SaysWhatIsNow(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, r *region) {
-		r.ec2.Add(ec2test.Instance{ID: "i-1", State: "stopped"})
-		catalog := r.catalog("")
-		for n, step := range []struct {
-			look func(context.Context, string) (ec2.Instance, bool, error)
-			want string
-		}{{catalog.Look, "stopped"}, {catalog.Look, "stopped"}, {catalog.LookNow, "running"}, {catalog.Look, "running"}} {
-			if found, _, err := step.look(t.Context(), "i-1"); err != nil || found.State != step.want {
-				t.Errorf("look %d: it is %+v (%v), want %s", n, found, err, step.want)
-			}
-			r.ec2.Enter("i-1", "running")
 		}
 	})
 }
@@ -292,7 +273,7 @@ func TestChange_IsRepeatedOnlyIfItWasThrottled(t *testing.T) {
 				catalog := r.catalog("")
 				err := catalog.Change(t.Context(), row.request, "i-1", row.try)
 				tried := r.tried
-				found, _, _ := catalog.LookNow(t.Context(), "i-1")
+				found, _, _ := catalog.Look(t.Context(), "i-1")
 				if tried != row.tried || found.State != row.state {
 					t.Errorf("after %d requests it is %s, want %s after %d", tried, found.State, row.state, row.tried)
 				}

@@ -76,7 +76,7 @@ func (t *term) begin(s *session) {
 	s.instance.record = s.record
 	ctx, stop := context.WithCancel(t.ctx)
 	s.stop = stop
-	t.background(func(context.Context) {
+	t.work.Go(func() {
 		defer stop()
 		s.runAgent(ctx)
 		t.mu.Lock()
@@ -311,7 +311,7 @@ func (s *session) settleHints(rested *task) {
 	for _, h := range inst.hints {
 		if h.Event.ID == rested.ID && !h.busy && h.accepted {
 			h.busy = true
-			t.background(func(ctx context.Context) { t.finish(ctx, inst, h, outcome) })
+			t.work.Go(func() { t.finish(inst, h, outcome) })
 		}
 	}
 	s.endIfRested()

@@ -161,7 +161,7 @@ func (t *term) refusal(id string, request ec2.Request) (string, error) {
 	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
 	defer cancel()
 	if request == ec2.Stop {
-		found, _, err := t.opts.EC2.LookNow(ctx, id)
+		found, _, err := t.opts.EC2.Look(ctx, id)
 		if errors.Is(err, ec2.ErrRefused) {
 			return err.Error(), nil
 		}
@@ -388,7 +388,7 @@ func (t *term) followRequest(inst *instance, on node) time.Duration {
 	}
 	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
 	defer cancel()
-	found, known, err := t.opts.EC2.LookNow(ctx, inst.id)
+	found, known, err := t.opts.EC2.Look(ctx, inst.id)
 	if err == nil {
 		t.mu.Lock()
 		inst.gone = !known || found.Gone()

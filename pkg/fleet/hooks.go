@@ -50,7 +50,7 @@ func (t *term) hold(inst *instance, h *hint) {
 	ctx, release := context.WithCancel(t.ctx)
 	h.release = release
 	t.mu.Unlock()
-	t.background(func(context.Context) { t.opts.Hooks.Hold(ctx, h.action()) })
+	t.work.Go(func() { t.opts.Hooks.Hold(ctx, h.action()) })
 }
 
 // complete has a goroutine complete the lifecycle action of a hint, and then settle the hint. It does nothing if that was begun before. It is for a
@@ -61,13 +61,13 @@ func (t *term) complete(inst *instance, h *hint, outcome event.Outcome) {
 	h.busy = true
 	t.mu.Unlock()
 	if !busy {
-		t.background(func(ctx context.Context) { t.finish(ctx, inst, h, outcome) })
+		t.work.Go(func() { t.finish(inst, h, outcome) })
 	}
 }
 
 // finish completes the lifecycle action of a hint, if it has one, and settles the hint. The caller has set h.busy. If the outcome is that operators
 // opted the node out, the action is left to its timeout.
-func (t *term) finish(ctx context.Context, inst *instance, h *hint, outcome event.Outcome) {
+func (t *term) finish(inst *instance, h *hint, outcome event.Outcome) {
 	if t.completes(h) && (h.About == sqs.Launch || t.wantsDrain(h)) {
 		t.mu.Lock()
 		if h.release != nil {
@@ -77,7 +77,7 @@ func (t *term) finish(ctx context.Context, inst *instance, h *hint, outcome even
 		if outcome == event.LeftAlone {
 			t.opts.Log.Infof("%s: the node of the instance %s is opted out; the lifecycle hook %s of the Auto Scaling group %s is not completed and left to its timeout",
 				h.describe(), inst.id, h.Hook.Name, h.Hook.Group)
-		} else if t.opts.Hooks.Complete(ctx, h.action(), outcome) != nil {
+		} else if t.opts.Hooks.Complete(t.ctx, h.action(), outcome) != nil {
 			return // The term has ended, and returnAll returns the messages.
 		}
 	}

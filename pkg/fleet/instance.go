@@ -150,7 +150,7 @@ func (t *term) choose(inst *instance, nodes []node) node {
 // empty without a Node, and err is why the Node cannot be found. judge returns when to decide again; 0 if only after news.
 func (t *term) judge(inst *instance, h *hint, on node, err error) time.Duration {
 	t.mu.Lock()
-	busy := h.busy
+	busy, accepted := h.busy, h.accepted
 	t.mu.Unlock()
 	switch {
 	case busy: // A goroutine settles the hint.
@@ -166,6 +166,8 @@ func (t *term) judge(inst *instance, h *hint, on node, err error) time.Duration 
 		return t.failed(h, err)
 	case on.uid == "":
 		return t.judgeWithoutNode(inst, h)
+	case accepted:
+		return t.judgeInterruption(inst, h, on)
 	}
 	managed, err := t.isManaged(inst.id)
 	switch {

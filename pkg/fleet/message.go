@@ -18,15 +18,15 @@ type Message interface {
 }
 
 // Take works on a message in the background: it has the instance of the message's notice n looked at, or all instances of the reservation. When
-// nothing is left to be done for the notice, the message is deleted or returned to the queue. receives is how often the message has been
-// received. While this process does not lead, Take returns the message to the queue at once.
-func (f *Fleet) Take(n sqs.Notice, receives int, m Message) {
+// nothing is left to be done for the notice, the message is deleted or returned to the queue. While this process does not lead, Take returns the
+// message to the queue at once.
+func (f *Fleet) Take(n sqs.Notice, m Message) {
 	t := f.term.Load()
 	if t == nil {
 		m.Return(0)
 		return
 	}
-	d := &delivery{message: m, pause: retryPause(receives), open: 1, back: forGood}
+	d := &delivery{message: m, open: 1, back: forGood}
 	switch {
 	case n.About == sqs.Running:
 		t.noteStart(n)
@@ -34,8 +34,13 @@ func (f *Fleet) Take(n sqs.Notice, receives int, m Message) {
 	case n.Reservation == "":
 		t.addHint(n, d)
 	default:
-		begun := t.background(func(ctx context.Context) { t.expandReservation(ctx, n, d) })
-		if !begun { // The term has ended.
+		t.mu.Lock()
+		isOver := t.ctx.Err() != nil
+		if !isOver {
+			t.work.Go(func() { t.expandReservation(n, d) })
+		}
+		t.mu.Unlock()
+		if isOver {
 			t.settle(d, 0)
 		}
 	}
@@ -45,7 +50,6 @@ func (f *Fleet) Take(n sqs.Notice, receives int, m Message) {
 // all are settled, the message is deleted, or returned to the queue if one notice asks for that.
 type delivery struct {
 	message Message
-	pause   time.Duration // before the message is received again after an error
 
 	// The term's mutex guards what follows.
 	open int           // notices that are not settled yet
@@ -95,9 +99,6 @@ func (t *term) addHint(n sqs.Notice, d *delivery) {
 	n = t.withLocalTimes(n)
 	n.Event.Instance = n.Instance
 	h := &hint{Notice: n, key: string(n.About) + " " + n.Event.ID, received: time.Now(), deliveries: []*delivery{d}}
-	if n.Event.ID == "" && n.Hook != nil {
-		h.key += n.Hook.Group + " " + n.Hook.Name + " " + n.Hook.Token
-	}
 	t.mu.Lock()
 	if t.ctx.Err() != nil { // The term has ended. returnAll may have passed this instance, so it would not return the message.
 		t.mu.Unlock()
@@ -157,11 +158,11 @@ func (t *term) toLocalClock(at time.Time) time.Time {
 
 // expandReservation adds a hint for each instance of a capacity reservation that ends. If EC2 does not list the instances, the message is returned
 // to the queue, to be received again.
-func (t *term) expandReservation(ctx context.Context, n sqs.Notice, d *delivery) {
-	found, err := t.opts.EC2.InReservation(ctx, n.Reservation)
+func (t *term) expandReservation(n sqs.Notice, d *delivery) {
+	found, err := t.opts.EC2.InReservation(t.ctx, n.Reservation)
 	if err != nil {
 		t.opts.Log.Warnf("cannot ask EC2 about %s (%s): %s; retrying", n.Reservation, n.Event.Kind, err)
-		t.settle(d, d.pause)
+		t.settle(d, askPause)
 		return
 	}
 	t.mu.Lock()
@@ -200,12 +201,6 @@ func (t *term) endHint(inst *instance, h *hint, back time.Duration) {
 
 // firstPause is the pause before something that has failed is tried again, and longestPause the longest one after further failures.
 const firstPause, longestPause = 2 * time.Second, time.Minute
-
-// retryPause returns the pause after something has failed that many times. It doubles each time, up to longestPause.
-func retryPause(times int) time.Duration {
-	doublings := min(max(times-1, 0), 10) // More would overflow.
-	return min(firstPause<<doublings, longestPause)
-}
 
 // describe names what a hint is about, for log lines: the kind of its event, or else the subject of the message.
 func (h *hint) describe() string {

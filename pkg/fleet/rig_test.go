@@ -158,7 +158,7 @@ func (c *cluster) start(identity string, change func(*fleet.Options)) *rig {
 // take has a message taken in.
 func (r *rig) take(n sqs.Notice) parcel {
 	m := make(parcel, 1)
-	r.Take(n, 1, m)
+	r.Take(n, m)
 	return m
 }
 
@@ -365,12 +365,7 @@ func (k *knowledge) starts(id string) {
 }
 
 // Look implements fleet.EC2.
-func (k *knowledge) Look(ctx context.Context, id string) (ec2.Instance, bool, error) {
-	return k.LookNow(ctx, id)
-}
-
-// LookNow implements fleet.EC2.
-func (k *knowledge) LookNow(_ context.Context, id string) (ec2.Instance, bool, error) {
+func (k *knowledge) Look(_ context.Context, id string) (ec2.Instance, bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	i, known := k.find(id)

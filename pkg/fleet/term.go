@@ -16,10 +16,7 @@ type term struct {
 	ctx   context.Context
 	queue workqueue.TypedDelayingInterface[string]
 	truth truth
-
-	beginning sync.Mutex     // guards closed, and is held while a goroutine is started
-	closed    bool           // no more goroutines may be started
-	work      sync.WaitGroup // all goroutines of the term but the one that receives messages
+	work  sync.WaitGroup // all goroutines of the term but the one that receives messages
 
 	mu        sync.Mutex
 	instances map[string]*instance
@@ -38,11 +35,10 @@ func (f *Fleet) serveTerm(ctx context.Context, receive func(ctx context.Context)
 	}
 	t.work.Go(t.poll)
 	<-ctx.Done()
+	t.mu.Lock() // Take, which has looked at ctx under the mutex, begins nothing from here on.
 	f.term.Store(nil)
 	t.queue.ShutDown()
-	t.beginning.Lock()
-	t.closed = true
-	t.beginning.Unlock()
+	t.mu.Unlock()
 	t.work.Wait()
 	t.returnAll()
 	receiving.Wait() // receive returns when every message was deleted or returned.
@@ -62,17 +58,6 @@ func (t *term) returnAll() {
 			t.endHint(inst, h, 0)
 		}
 	}
-}
-
-// background starts a goroutine that the end of the term waits for. It returns false, and starts none, if the term has ended.
-func (t *term) background(do func(ctx context.Context)) (begun bool) {
-	t.beginning.Lock()
-	defer t.beginning.Unlock()
-	if t.closed {
-		return false
-	}
-	t.work.Go(func() { do(t.ctx) })
-	return true
 }
 
 // instanceOn returns the ID of the instance that a Node is on: the one in spec.providerID, or the one whose last look found this Node. It

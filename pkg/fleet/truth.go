@@ -22,10 +22,8 @@ import (
 
 // EC2 is what EC2 says of instances. ec2.Catalog implements it. An error is ec2.ErrRefused if IAM does not allow the request.
 type EC2 interface {
-	// Look returns what EC2 says of an instance; the answer may be minutes old. LookNow asks EC2 now. known is false if EC2 does not know the
-	// instance.
+	// Look asks EC2 for an instance. known is false if EC2 does not know the instance.
 	Look(ctx context.Context, id string) (found ec2.Instance, known bool, err error)
-	LookNow(ctx context.Context, id string) (found ec2.Instance, known bool, err error)
 	// AtAddress returns the instances that have a private IP address.
 	AtAddress(ctx context.Context, address string) ([]ec2.Instance, error)
 	// InReservation returns the IDs of the instances in a capacity reservation.
@@ -37,7 +35,7 @@ type EC2 interface {
 	Change(ctx context.Context, request ec2.Request, id string, try bool) error
 }
 
-// lookUpTimeout bounds the time for which a look waits for EC2's answer. A later answer is cached for the next look.
+// lookUpTimeout bounds the time for which a look waits for EC2's answer.
 const lookUpTimeout = 5 * time.Second
 
 // truth is what EC2 has listed in the last two polls. The term's mutex guards it.
@@ -103,7 +101,7 @@ func (t *term) nodesOf(inst *instance) ([]node, error) {
 	}
 	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
 	defer cancel()
-	found, known, err := t.opts.EC2.LookNow(ctx, inst.id) // An older answer may have an address that is another machine's now.
+	found, known, err := t.opts.EC2.Look(ctx, inst.id)
 	if err != nil || !known || t.belongsElsewhere(found) {
 		return nil, err
 	}
@@ -156,7 +154,7 @@ func (t *term) askAboutStop(inst *instance, h *hint, on node) (over bool, again 
 	}
 	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
 	defer cancel()
-	found, known, err := t.opts.EC2.LookNow(ctx, h.Instance)
+	found, known, err := t.opts.EC2.Look(ctx, h.Instance)
 	switch {
 	case errors.Is(err, ec2.ErrRefused): // A machine that has been down for so long is not Ready.
 		return age > stopTrust && on.ready, 0

@@ -457,11 +457,11 @@ func TestLook_OpensANodeThatTheLastLeaderCordoned(t *testing.T) {
 	})
 }
 
-// throttled is an EC2 that answers each question about now with an error, half a minute later.
+// throttled is an EC2 that answers each question about an instance with an error, half a minute later.
 type throttled struct{ *knowledge }
 
-// LookNow implements fleet.EC2.
-func (throttled) LookNow(ctx context.Context, _ string) (ec2.Instance, bool, error) {
+// Look implements fleet.EC2.
+func (throttled) Look(ctx context.Context, _ string) (ec2.Instance, bool, error) {
 	loop.Await(ctx, nil, 30*time.Second)
 	return ec2.Instance{}, false, errors.New("throttled")
 }

@@ -19,7 +19,8 @@ type Notice struct {
 	Instance string
 	// Reservation is the ID of a capacity reservation. If set, the notice is about all instances in the reservation.
 	Reservation string
-	// Event is what an Interruption announces. Its time Noticed is the time in the message, or else when the message was sent.
+	// Event is what an Interruption announces. Its time Noticed is the time in the message, or else when the message was sent. Of a Launch it has only
+	// that time and an ID.
 	Event event.Event
 	// Hook is the lifecycle action that Auto Scaling waits for; nil if Auto Scaling does not wait.
 	Hook *Hook
@@ -301,6 +302,7 @@ func (m message) terminating() (Notice, error) {
 
 // launching reads that Auto Scaling has launched an instance, and waits at a lifecycle hook before it puts the instance into service.
 func (m message) launching() (Notice, error) {
-	hook := &Hook{Group: m.Group, Name: m.HookName, Token: m.Token, Launch: true}
-	return Notice{About: Launch, Instance: m.Member, Hook: hook}, nil
+	n := m.notice(m.Member, "", m.Group, m.HookName, m.Token)
+	n.About, n.Hook = Launch, &Hook{Group: m.Group, Name: m.HookName, Token: m.Token, Launch: true}
+	return n, nil
 }
