@@ -199,7 +199,7 @@ func (c *check) shutdown(ctx context.Context) {
 		c.OK("shutdown", "ignored by configuration: events.%s.action", event.Shutdown)
 		return
 	}
-	inhibit, err := c.host.system(c.cfg).host.Settings(ctx)
+	inhibit, err := logind.Host(c.cfg.HostRoot).Settings(ctx)
 	delay := inhibit.Delay
 	switch {
 	case err != nil:

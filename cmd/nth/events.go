@@ -119,9 +119,6 @@ const beforeDrain = "nth-before-drain.target"
 // scripts runs the units of beforeDrain on a host, and waits for them.
 type scripts struct{ host logind.Host }
 
-// newScripts returns the wait for the units of the host that the settings name.
-func newScripts(cfg config.Config) wait.Blocker { return scripts{logind.Host(cfg.HostRoot)} }
-
 // Wait implements wait.Blocker: it starts beforeDrain, and returns when its units have run.
 func (s scripts) Wait(ctx context.Context, _ wait.Node, _ func(string)) error {
 	return s.host.StartTarget(ctx, beforeDrain)

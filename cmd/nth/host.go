@@ -7,7 +7,6 @@ import (
 	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/identity"
-	"github.com/nth-project/nth/pkg/logind"
 )
 
 // containerStop is how long a drain may take in a host container that is being stopped. Bottlerocket kills the container 20 s after SIGTERM. The
@@ -40,11 +39,10 @@ func (h hostInfo) newKubelet(cfg config.Config, requested func(method string, st
 	})
 }
 
-// system returns the host whose logind is asked, and how long a drain may take while nth itself is being stopped.
-func (h hostInfo) system(cfg config.Config) system {
-	host := system{host: logind.Host(cfg.HostRoot), limit: stopLimit}
+// stopLimit returns how long a drain may take while nth itself is being stopped.
+func (h hostInfo) stopLimit() time.Duration {
 	if h.contained {
-		host.limit = containerStop
+		return containerStop
 	}
-	return host
+	return unitStop
 }

@@ -21,9 +21,9 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// stopLimit is the longest drain in nth's own stop job, for a shutdown that logind did not announce. The rest of TimeoutStopSec= of the unit is
+// unitStop is the longest drain in nth's own stop job, for a shutdown that logind did not announce. The rest of TimeoutStopSec= of the unit is
 // left to other units.
-const stopLimit = 145 * time.Second
+const unitStop = 145 * time.Second
 
 // reportTime is how long nth has after the drain in its stop job to report what is left.
 const reportTime = 5 * time.Second
@@ -37,19 +37,13 @@ func tooShort(delay time.Duration) string {
 		"it, or it is not installed", delay, dropInDelay)
 }
 
-// system describes the host to newShutdown.
-type system struct {
-	host  logind.Host   // the host's root directory; "" on the host itself
-	limit time.Duration // the longest drain in nth's own stop job
-}
-
 // shutdown handles shutdowns, hibernation and the power button.
 type shutdown struct {
 	source *logind.Source // nil if shutdowns and hibernation are ignored
 	keys   *powerkey.Keys // nil if nth does not handle the power button
 	// drainsAtStop: the settings do not ignore shutdowns. So when the whole system stops, the daemon runs until the node is drained.
 	drainsAtStop bool
-	system       system
+	stopLimit    time.Duration // the longest drain in nth's own stop job
 	log          *logrus.Entry
 
 	mu      sync.Mutex
@@ -62,8 +56,8 @@ const shutdownMargin = 5 * time.Second
 
 // newShutdown returns the handler of shutdowns, by the settings. The handler calls report with nil when it is known that logind announces shutdowns,
 // and with the reason when logind does not.
-func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Entry, report func(error)) *shutdown {
-	s := &shutdown{system: where, log: log}
+func newShutdown(cfg config.Config, stopLimit time.Duration, bootID string, log *logrus.Entry, report func(error)) *shutdown {
+	s := &shutdown{stopLimit: stopLimit, log: log}
 	kinds := slices.DeleteFunc(watched(policyOf(cfg)), func(kind event.Kind) bool { return !kind.Local() })
 	if len(kinds) == 0 {
 		return s
@@ -75,7 +69,7 @@ func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Ent
 			Infof("no advance notice of shutdowns: %s", err)
 	}
 	options := logind.Options{
-		Host:   where.host,
+		Host:   logind.Host(cfg.HostRoot),
 		BootID: bootID,
 		Kinds:  kinds,
 		Margin: shutdownMargin,
@@ -89,7 +83,7 @@ func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Ent
 		},
 		Off: lacksNotice,
 	}
-	seesKey := where.host == "" && s.drainsAtStop // A container does not see the devices of the power button.
+	seesKey := cfg.HostRoot == "" && s.drainsAtStop // A container does not see the devices of the power button.
 	if seesKey {
 		options.Key = &logind.KeyOptions{Held: s.reportPowerKey, Trouble: s.cannotPowerOff}
 	}
@@ -113,18 +107,6 @@ func (s *shutdown) startLog() *logrus.Entry {
 func wantsPowerKey(cfg config.Config) bool {
 	c := cfg.Events.Shutdown
 	return policy.Action(c.Action) == policy.Drain && c.PowerKey == "nth" && !cfg.DryRun
-}
-
-// listen reads the power button in the background until ctx ends or end is called. end also waits until the reading has ended. If nth does not
-// handle the button, listen does nothing.
-func (s *shutdown) listen(ctx context.Context) (end func()) {
-	if s.keys == nil {
-		return func() {}
-	}
-	listening, stop := context.WithCancel(ctx)
-	var ended sync.WaitGroup
-	ended.Go(func() { s.keys.Run(listening) })
-	return func() { stop(); ended.Wait() }
 }
 
 // pressed logs a press of the power button, and makes the source announce a shutdown for the press. s.keys calls it.
@@ -206,8 +188,8 @@ func (s *shutdown) outlive(ctx context.Context) (context.Context, context.Cancel
 		s.mu.Lock()
 		s.endRun = stop
 		s.mu.Unlock()
-		s.source.Stopping(s.system.limit)
-		time.AfterFunc(s.system.limit+reportTime, stop)
+		s.source.Stopping(s.stopLimit)
+		time.AfterFunc(s.stopLimit+reportTime, stop)
 	})
 	return running, stop
 }

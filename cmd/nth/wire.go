@@ -48,10 +48,13 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config]
 	}
 	log.WithField(systemd.FieldMessageID, systemd.Started).Info(metadata.Polled())
 	kubelet := h.newKubelet(cfg, meter.Requested)
-	node := newLocalNode(kubelet, cfg, balancers(cfg, metadata), newScripts(cfg))
-	shutdown := newShutdown(cfg, h.system(cfg), bootID, log, board.setNoNotice)
+	node := newLocalNode(kubelet, cfg, balancers(cfg, metadata), scripts{logind.Host(cfg.HostRoot)})
+	shutdown := newShutdown(cfg, h.stopLimit(), bootID, log, board.setNoNotice)
 	hooks := newHooks(metadata, cfg, board, meter, log)
 	listeners, work := newListeners(cfg, daemon.NewWebhook(d.Webhook, cfg.DryRun, log, meter), kubelet, store, metadata, board.alive, meter, log)
+	if shutdown.keys != nil {
+		work = append(work, shutdown.keys.Run)
+	}
 	loop := agent.New(agent.Config{
 		Sources:   append(shutdown.sources(), metadata, hooks, drainRequests{daemon.StateDirectory(&cfg.Common), func(why string) { board.setOff("nth drain", why) }}),
 		Node:      node,
@@ -71,8 +74,6 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config]
 	})
 	running, stop := shutdown.outlive(ctx)
 	defer stop()
-	endListening := shutdown.listen(running)
-	defer endListening()
 	daemon.RunWith(running, loop.Run, work...)
 	return service.Err()
 }
