@@ -63,25 +63,22 @@ func newShutdown(cfg config.Config, stopLimit time.Duration, bootID string, log 
 		return s
 	}
 	s.drainsAtStop = slices.Contains(kinds, event.Shutdown)
-	lacksNotice := func(err error) {
-		report(err)
-		log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).
-			Infof("no advance notice of shutdowns: %s", err)
-	}
 	options := logind.Options{
 		Host:   logind.Host(cfg.HostRoot),
 		BootID: bootID,
 		Kinds:  kinds,
 		Margin: shutdownMargin,
-		Holding: func(delay time.Duration) {
-			report(nil)
-			if delay < dropInDelay {
+		Notice: func(delay time.Duration, err error) {
+			report(err)
+			switch {
+			case err != nil:
+				log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).Infof("no advance notice of shutdowns: %s", err)
+			case delay < dropInDelay:
 				s.startLog().Warnf("a shutdown that logind announces, such as a reboot, can be delayed by %s", tooShort(delay))
-				return
+			default:
+				s.startLog().Infof("a shutdown that logind announces, such as a reboot, can be delayed by up to %s (InhibitDelayMaxSec of logind)", delay)
 			}
-			s.startLog().Infof("a shutdown that logind announces, such as a reboot, can be delayed by up to %s (InhibitDelayMaxSec of logind)", delay)
 		},
-		Off: lacksNotice,
 	}
 	seesKey := cfg.HostRoot == "" && s.drainsAtStop // A container does not see the devices of the power button.
 	if seesKey {

@@ -361,8 +361,13 @@ func newSerialRig(t *testing.T) *rig {
 func (r *rig) newSource() *logind.Source {
 	return logind.New(logind.Options{
 		Host: r.root(), BootID: bootID, Margin: margin, Kinds: []event.Kind{event.Shutdown, event.Hibernation},
-		Holding: func(d time.Duration) { r.holding <- d },
-		Off:     func(err error) { r.off <- err },
+		Notice: func(d time.Duration, err error) {
+			if err != nil {
+				r.off <- err
+				return
+			}
+			r.holding <- d
+		},
 		Key: &logind.KeyOptions{
 			Held:    func(held bool, _ string) { r.keyHeld <- held },
 			Trouble: func(_ bool, err error) { r.trouble <- err },

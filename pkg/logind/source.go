@@ -38,10 +38,9 @@ type Options struct {
 	Kinds []event.Kind
 	// Margin is how much of the time that logind grants nth leaves unused.
 	Margin time.Duration
-	// Holding, if set, is called with logind's longest delay (InhibitDelayMaxSec) when nth has taken a lock, when the delay has changed, and
-	// after an outage. Off, if set, is called with the reason when logind cannot be reached or refuses a lock, once for each outage.
-	Holding func(delay time.Duration)
-	Off     func(error)
+	// Notice, if set, is called with logind's longest delay (InhibitDelayMaxSec) when nth has taken a lock, when the delay has changed, and
+	// after an outage. It is called with the reason when logind cannot be reached or refuses a lock, once for each outage.
+	Notice func(delay time.Duration, err error)
 	// Key is set if nth may answer the power key.
 	Key *KeyOptions
 }
@@ -54,12 +53,12 @@ type Source struct {
 	mu    sync.Mutex
 	sink  event.Sink // nil before Run
 	holds []*hold
-	delay time.Duration // the last argument of Holding; 0 before the first call, outage during an outage
+	delay time.Duration // the delay of the last Notice; 0 before the first call, outage during an outage
 	key   key
 	press press
 }
 
-// outage is Source.delay while logind cannot be reached or refuses a lock, and Options.Off was called.
+// outage is Source.delay while logind cannot be reached or refuses a lock.
 const outage time.Duration = -1
 
 // hold is a delay lock, and the event that logind announces to the holders of such a lock.
@@ -118,7 +117,8 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) {
 		if answered {
 			pause = lookInterval
 		}
-		s.reportFailure(err)
+		const taken = false
+		s.report(taken, 0, err)
 		s.answer(ctx, nil, manager{}) // A press of the power key is answered without logind, too.
 		if !loop.Await(ctx, nil, pause) {
 			return
@@ -179,17 +179,7 @@ func (s *Source) look(ctx context.Context, c *conn, m manager) {
 	if ctx.Err() != nil {
 		return
 	}
-	if refused != nil { // logind refuses a lock, but the connection works: the next look tries again.
-		s.reportFailure(refused)
-		return
-	}
-	s.mu.Lock()
-	report := anyTaken || s.delay != m.delay
-	s.delay = m.delay // even if it is 0, which means that locks have no effect
-	s.mu.Unlock()
-	if report && s.opts.Holding != nil {
-		s.opts.Holding(m.delay)
-	}
+	s.report(anyTaken && refused == nil, m.delay, refused) // If logind refuses a lock, the next look tries again.
 }
 
 // updateHold acts on the properties of logind, m, for one delay lock. If logind has announced the lock's event, updateHold announces the event to
@@ -315,13 +305,17 @@ func (s *Source) deliver(h *hold) {
 	}
 }
 
-// reportFailure calls Options.Off after a failure to reach logind or to take a lock, once for each outage. A look that succeeds ends the outage.
-func (s *Source) reportFailure(err error) {
+// report calls Options.Notice if nth has taken a lock, if the delay has changed, or if an outage begins or ends. err is why logind cannot be
+// reached or refuses a lock; nil if it works. A delay of 0 means that locks have no effect.
+func (s *Source) report(taken bool, delay time.Duration, err error) {
+	if err != nil {
+		delay = outage
+	}
 	s.mu.Lock()
-	reported := s.delay == outage
-	s.delay = outage
+	changed := s.delay != delay
+	s.delay = delay
 	s.mu.Unlock()
-	if !reported && s.opts.Off != nil {
-		s.opts.Off(err)
+	if (taken || changed) && s.opts.Notice != nil {
+		s.opts.Notice(delay, err)
 	}
 }
