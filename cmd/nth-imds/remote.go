@@ -64,7 +64,7 @@ func post(cmd *cobra.Command, server string, words []string) error {
 	}
 	response, err := (&http.Client{Timeout: callTimeout}).Do(request)
 	if unreachable, ok := errors.AsType[*url.Error](err); ok {
-		return fmt.Errorf("no simulator answers at %s (%w): start one with \"nth-imds\", or name it with --server or NTH_IMDS", server, unreachable.Err)
+		return fmt.Errorf("no simulator answers at %s (%w): start \"nth-imds\", or set its address by --server or NTH_IMDS", server, unreachable.Err)
 	}
 	if err != nil {
 		return err
@@ -72,7 +72,7 @@ func post(cmd *cobra.Command, server string, words []string) error {
 	defer func() { _ = response.Body.Close() }()
 	answer, err := io.ReadAll(io.LimitReader(response.Body, answerLimit))
 	if err != nil {
-		return fmt.Errorf("reading the simulator's answer: %w", err)
+		return fmt.Errorf("reading the answer of the simulator at %s: %w", server, err)
 	}
 	switch response.StatusCode {
 	case http.StatusOK:
@@ -81,7 +81,7 @@ func post(cmd *cobra.Command, server string, words []string) error {
 	case http.StatusBadRequest:
 		return errors.New(strings.TrimSpace(string(answer)))
 	default:
-		return fmt.Errorf("%s answers %s: is this nth-imds?", server, response.Status)
+		return fmt.Errorf("%s answers %s: it is not nth-imds, or nth-imds on another machine; set the right address by --server or NTH_IMDS", server, response.Status)
 	}
 }
 

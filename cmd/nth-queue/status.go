@@ -89,7 +89,7 @@ func (b *statusReporter) beat() {
 		b.manager.Beat()
 	} else if !b.stuck {
 		b.log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).
-			Errorf("receiving messages has stalled (%s); waiting for the service manager to restart nth-queue", err)
+			Errorf("receiving from the queue hangs: %s; waiting for the service manager to restart nth-queue", err)
 	}
 	b.stuck = err != nil
 }
@@ -148,9 +148,9 @@ func (b *statusReporter) unready() error {
 	case !fleet.Leads: // It is ready to lead.
 		return nil
 	case answered.IsZero():
-		return errors.New("nothing was received from the queue yet")
+		return errors.New("SQS has not answered a request for messages yet")
 	case time.Since(answered) > longestSilence:
-		return fmt.Errorf("nothing was received from the queue for %s", time.Since(answered).Round(time.Second))
+		return fmt.Errorf("SQS has not answered a request for messages for %s", time.Since(answered).Round(time.Second))
 	}
 	return nil
 }

@@ -113,7 +113,7 @@ func TestReadyz_NeedsTheAPIServerAndTheQueue(t *testing.T) {
 		}
 		leads := fleet.Status{Known: true, Leads: true}
 		want(fleet.Status{}, "no list of Nodes from the API server yet")
-		want(leads, "nothing was received from the queue yet")
+		want(leads, "SQS has not answered a request for messages yet")
 		want(fleet.Status{Known: true, Leader: "host-2"}, "")
 		want(fleet.Status{Known: true, LeaseError: errors.New("forbidden")}, "the Lease cannot be read or written: forbidden")
 
@@ -124,7 +124,7 @@ func TestReadyz_NeedsTheAPIServerAndTheQueue(t *testing.T) {
 
 		service.dead.Store(true)
 		time.Sleep(90 * time.Second)
-		want(leads, "nothing was received from the queue for ")
+		want(leads, "SQS has not answered a request for messages for ")
 		service.dead.Store(false)
 		close(service.back)
 		time.Sleep(time.Minute)

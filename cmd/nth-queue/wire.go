@@ -87,7 +87,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue]) error {
 		})
 		d.Service.Stopping()
 	}, append(notices.work(), reporter.run)...)
-	log.WithField(systemd.FieldMessageID, systemd.Stopping).Info("stopped receiving; unfinished messages are back in the queue")
+	log.WithField(systemd.FieldMessageID, systemd.Stopping).Info("stopped receiving; unfinished messages return to the queue")
 	return cmp.Or(err, d.Service.Err())
 }
 
@@ -105,15 +105,18 @@ func logMessage(log *logrus.Entry, dryRun bool, r sqs.Report) {
 	switch r.Outcome {
 	case sqs.Poisoned:
 		log.WithField(systemd.FieldMessageID, systemd.MessagePoisoned).
-			Errorf("unrecognized message, left to the dead-letter queue: %s", r.Why)
+			Errorf("unrecognized message: %s; left to the dead-letter queue", r.Why)
 	case sqs.NotOurs:
-		fate := "it is deleted"
+		fate := "deleted from"
 		if dryRun {
-			fate = "it stays in the queue"
+			fate = "left in"
 		}
-		log.Infof("ignoring a message that asks for no drain: %s; %s", r.Why, fate)
+		log.Infof("message ignored and %s the queue: %s", fate, r.Why)
 	case sqs.Lost:
-		log.Warnf("SQS refuses to delete a message or to extend its visibility timeout, so it will be received again: %s", r.Why)
+		refused := map[sqs.Outcome]string{
+			sqs.Deleted: "delete a message that is done", sqs.Extended: "extend the visibility timeout of a message", sqs.Returned: "return a message to the queue",
+		}[r.Refused]
+		log.Warnf("SQS did not %s, so SQS will deliver it again: %s", refused, r.Why)
 	case sqs.Received, sqs.Extended, sqs.Returned, sqs.Deleted:
 		log.Debugf("a message was %s", r.Outcome)
 	}
@@ -174,7 +177,7 @@ func awsConfig(ctx context.Context, cfg config.Queue) (aws.Config, error) {
 	}
 	found, err := awsconfig.LoadDefaultConfig(ctx, options...)
 	if err != nil {
-		return aws.Config{}, fmt.Errorf("reading AWS's own settings: %w", err)
+		return aws.Config{}, fmt.Errorf("reading AWS's settings in the environment and in ~/.aws: %w", err)
 	}
 	found.HTTPClient = role.Unhurried(found.HTTPClient)
 	return found, nil
@@ -212,7 +215,7 @@ func leaseOf(address, region string) string {
 func leaseIdentity() (string, error) {
 	host, err := os.Hostname()
 	if err != nil {
-		return "", fmt.Errorf("asking for the host's name: %w", err)
+		return "", fmt.Errorf("reading the host's name, for the holder of the Lease: %w", err)
 	}
 	return host + "_" + strings.ToLower(rand.Text()[:8]), nil
 }

@@ -146,12 +146,12 @@ func TestCheckOfAnImageAsksNobody(t *testing.T) {
 func TestCheck_FindsWhatSettingsAndHostSay(t *testing.T) {
 	const kubelet = "var/lib/kubelet/config.yaml"
 	for want, c := range map[string]struct{ settings, file, text string }{
-		`fail  memory      .*/state.*`:                                             {file: "state", text: "a file in place of a directory"},
-		`warn  settings    dry_run = true: .*`:                                     {settings: "dry_run = true"},
-		`ok    shutdown    ignored by configuration: events\.shutdown\.action`:     {settings: "[events.shutdown]\naction = \"ignore\""},
-		`ok    shutdown    the kubelet holds it for 1m0s as well; where logind .*`: {file: kubelet, text: "shutdownGracePeriod: 60s\n"},
-		`ok    shutdown    the kubelet does not delay it`:                          {file: kubelet, text: "shutdownGracePeriod: 0s\n"},
-		`warn  shutdown    reading the kubelet's configuration .*`:                 {file: kubelet, text: "shutdownGracePeriod: a while\n"},
+		`fail  memory      .*/state.*`:                                                                     {file: "state", text: "a file in place of a directory"},
+		`warn  settings    dry_run = true: .*`:                                                             {settings: "dry_run = true"},
+		`ok    shutdown    ignored by configuration: events\.shutdown\.action`:                             {settings: "[events.shutdown]\naction = \"ignore\""},
+		`ok    shutdown    the kubelet holds it for 1m0s as well; at a shutdown that logind announces, .*`: {file: kubelet, text: "shutdownGracePeriod: 60s\n"},
+		`ok    shutdown    the kubelet does not delay it`:                                                  {file: kubelet, text: "shutdownGracePeriod: 0s\n"},
+		`warn  shutdown    reading the kubelet's configuration .*`:                                         {file: kubelet, text: "shutdownGracePeriod: a while\n"},
 	} {
 		b := newBench(t)
 		b.set(t, c.settings)
@@ -176,7 +176,7 @@ func TestCheck_EndsWithItsSummaryWhateverTheEnvironmentHas(t *testing.T) {
 	b := newBench(t)
 	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "IPv5")
 	status, stdout, stderr := call(t, "check --json --config "+b.settings)
-	want := `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE=\"IPv5\": it must be IPv4 or IPv6`
+	want := `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE is \"IPv5\", and must be IPv4 or IPv6`
 	if status != 78 || stderr != "" || !strings.Contains(stdout, want) || !strings.HasSuffix(stdout, "\"verdict\": \"fail\"\n}\n") {
 		t.Errorf("status %d, standard error %q, standard output\n%s", status, stderr, stdout)
 	}

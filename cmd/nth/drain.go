@@ -85,7 +85,7 @@ func (d *manualDrain) drain(ctx context.Context, limit time.Duration) error {
 	case status.DryRun:
 		return errors.New("the service runs as a dry run, and changes nothing")
 	case status.Node == "":
-		return fmt.Errorf("the service cannot drain yet, and nothing was asked: %s", cmp.Or(status.Identity.Trouble, "it looks for the kubelet's credential"))
+		return fmt.Errorf("the service cannot drain yet, so no drain was requested: %s", cmp.Or(status.Identity.Trouble, "it still looks for the kubelet's credential"))
 	}
 	request := record.DrainRequest{ID: "manual-" + d.began.UTC().Format(time.RFC3339Nano), Asked: d.began.UTC(), Deadline: d.began.Add(limit).UTC()}
 	if err := request.Write(d.state); err != nil {
@@ -108,7 +108,7 @@ func drained(s state.Status, id string) (ended bool, err error) {
 		case e.Released:
 			return true, errors.New("someone uncordoned the node")
 		case e.LeftAlone:
-			return true, fmt.Errorf("the annotation %s on the Node asks for its pods to be left alone", drain.ActionAnnotation)
+			return true, fmt.Errorf("the annotation %s on the Node asks for its pods to be left alone, so they are not evicted", drain.ActionAnnotation)
 		case e.Phase == state.Drained:
 			return true, nil
 		}
@@ -133,7 +133,7 @@ func (d *manualDrain) undo(ctx context.Context) error {
 
 // notRunning returns the error for a service that does not run.
 func notRunning(why string) error {
-	return fmt.Errorf("the service does not run: sudo systemctl start nth (%s)", why)
+	return fmt.Errorf("the service does not run (%s); start it: sudo systemctl start nth", why)
 }
 
 // statusPoll is how often the service's status is read.

@@ -52,7 +52,7 @@ func (n *localNode) identity(ctx context.Context, failed func(error)) (identity.
 		}
 		failed(err)
 		if !loop.Await(ctx, nil, identityPause) {
-			return identity.Identity{}, fmt.Errorf("waiting for the kubelet's credential: %w (%w)", err, ctx.Err())
+			return identity.Identity{}, fmt.Errorf("waiting for the kubelet's credential: %w", err)
 		}
 	}
 }

@@ -49,7 +49,7 @@ The exit status is 0 if that node was drained in time, or need not be by the set
 	cli.Flag(cmd, "deadline", "DURATION", "how long the notice is, 5s to 2m (default 2m, as EC2's)", func(value string) (err error) {
 		notice, err = time.ParseDuration(value)
 		if err != nil || notice < shortestNotice || notice > daemon.SpotNotice {
-			return fmt.Errorf("must be from %s to %s, which is all that EC2 gives", shortestNotice, daemon.SpotNotice)
+			return fmt.Errorf("must be a duration such as 90s, from %s to %s: a spot notice leaves no more", shortestNotice, daemon.SpotNotice)
 		}
 		return nil
 	})
@@ -266,7 +266,7 @@ func simulateCluster(bootID string) (kubelet *identity.Kubelet, shut func(), err
 func serve(handler http.Handler) (url string, shut func(), err error) {
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
-		return "", nil, fmt.Errorf("opening a port for a stand-in: %w", err)
+		return "", nil, fmt.Errorf("listening on 127.0.0.1 for the simulated cluster or metadata service: %w", err)
 	}
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
 	go func() { _ = server.Serve(listener) }() // It returns when the server is closed.

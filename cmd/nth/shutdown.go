@@ -33,8 +33,8 @@ const dropInDelay = 150 * time.Second
 
 // tooShort describes a delay of logind's that is shorter than dropInDelay, and says why logind may have it.
 func tooShort(delay time.Duration) string {
-	return fmt.Sprintf("%s only, and 80-nth.conf asks for %s: another file in logind.conf.d overrides "+
-		"it, or it is not installed", delay, dropInDelay)
+	return fmt.Sprintf("%s only, and 80-nth.conf asks for %s: this file is not installed, "+
+		"or another one in logind.conf.d overrides it", delay, dropInDelay)
 }
 
 // shutdown handles shutdowns, hibernation and the power button.
@@ -72,7 +72,7 @@ func newShutdown(cfg config.Config, stopLimit time.Duration, bootID string, log 
 			report(err)
 			switch {
 			case err != nil:
-				log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).Infof("no advance notice of shutdowns: %s", err)
+				log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).Infof("no advance notice of shutdowns from logind: %s; retrying", err)
 			case delay < dropInDelay:
 				s.startLog().Warnf("a shutdown that logind announces, such as a reboot, can be delayed by %s", tooShort(delay))
 			default:
@@ -119,26 +119,26 @@ func (s *shutdown) reportPowerKey(held bool, why string) {
 	handler := "logind, which announces the shutdown to nth and the kubelet at once"
 	switch {
 	case held:
-		handler = fmt.Sprintf("nth: the node is drained for up to %s, and then powered off", logind.PowerOffGrant)
+		handler = fmt.Sprintf("nth: when it is pressed, as EC2 does to stop a machine, nth drains the node for up to %s, then powers off", logind.PowerOffGrant)
 	case why != "":
-		handler = "logind: " + why
-	}
-	kubelets, err := identity.ReadGracefulShutdown("")
-	if err == nil && kubelets.Period > 0 {
-		handler += "; " + kubeletsPart(kubelets)
+		handler = fmt.Sprintf("logind, because nth cannot: %s; nth tries again", why)
 	}
 	s.startLog().Infof("the power button is handled by %s", handler)
+	kubelets, err := identity.ReadGracefulShutdown("")
+	if err == nil && kubelets.Period > 0 {
+		s.startLog().Info(kubeletsPart(kubelets))
+	}
 }
 
 // kubeletsPart says what the kubelet's graceful shutdown does to pods when logind announces a shutdown to it and to nth at once.
 func kubeletsPart(k identity.GracefulShutdown) string {
-	return fmt.Sprintf("where logind announces a shutdown, such as on a reboot, the kubelet ends all pods at the same time as "+
-		"nth: it asks no disruption budget, and gives pods no more than %s, critical ones %s", k.Period-k.Critical, k.Critical)
+	return fmt.Sprintf("at a shutdown that logind announces, such as a reboot, the kubelet ends all pods at the same time as "+
+		"nth: it respects no disruption budget, and gives pods no more than %s, critical ones %s", k.Period-k.Critical, k.Critical)
 }
 
 // cannotPowerOff logs an error in powering the machine off, unless the error before was the same. It implements logind.KeyOptions.Trouble.
 func (s *shutdown) cannotPowerOff(drained bool, err error) {
-	text := fmt.Sprintf("if nth ended now, logind would not power the machine off after the power button: %s; the drain continues, retrying", err)
+	text := fmt.Sprintf("cannot schedule the power-off with logind, for the case that nth ends during the drain: %s; the drain continues, retrying", err)
 	if drained {
 		text = fmt.Sprintf("cannot power the machine off: %s; retrying", err)
 	}

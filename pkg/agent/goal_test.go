@@ -128,7 +128,7 @@ func TestGoal_ANodeThatCannotBeCordoned(t *testing.T) {
 					t.Errorf("the entry is %+v", e)
 				}
 			}
-			if said := r.said(systemd.CordonFailed); len(said) == 0 || said[0] != "warning: forbidden" {
+			if said := r.said(systemd.CordonFailed); len(said) == 0 || said[0] != "warning: forbidden; retrying" {
 				t.Errorf("what was logged is %q", said)
 			}
 		})

@@ -63,9 +63,9 @@ var messages = map[state.TransitionKind][]message{
 	state.NodeOptedOut: {
 		info(systemd.DrainLeft, "annotation "+drain.ActionAnnotation+" asks to leave the node alone; nth neither cordons nor drains it"),
 	},
-	state.NodeMissing:      {info(systemd.DrainStarted, "there is no Node object: {detail}; it is cordoned once it is registered")},
+	state.NodeMissing:      {info(systemd.DrainStarted, "there is no Node object: {detail}; the node is cordoned once it is registered")},
 	state.NodeExcluded:     {info(systemd.Cordoned, "labeled the node, so that external load balancers take it out")},
-	state.NodeCordonFailed: {warn(systemd.CordonFailed, "{detail}")},
+	state.NodeCordonFailed: {warn(systemd.CordonFailed, "{detail}; retrying")},
 	state.EvictionsDelayed: {info(systemd.DrainStarted, "evictions begin in {detail}: load balancers get time to take the node out")},
 	state.ScriptsFailed:    {warn(systemd.DrainStarted, "evicting pods before nth-before-drain.target is done: {detail}")},
 	state.TargetsLeft:      {info(systemd.DrainStarted, "waiting for load balancers: {detail}")},

@@ -259,7 +259,7 @@ func (a *Agent) handleUncordon(result drain.UncordonResult, err error) {
 func (a *Agent) logUncordoned(end state.Transition) {
 	switch {
 	case end.Detail != "": // It names the program that still needs the cordon.
-		a.logger(systemd.CordonLeft, end.Entry).Infof("%s: the cordon is left to %s, who still needs it", end.Reason, end.Detail)
+		a.logger(systemd.CordonLeft, end.Entry).Infof("%s: the cordon is left to %s, which still needs it", end.Reason, end.Detail)
 	case end.Outcome == string(drain.UncordonLifted):
 		a.logger(systemd.Uncordoned, end.Entry).Info(a.would("uncordoned the node: " + end.Reason))
 	case end.Outcome == string(drain.UncordonNodeGone):

@@ -133,7 +133,7 @@ func (s shift) awaitHooks(ctx context.Context) (client *HookClient, actions []Ac
 			s.sayFailed("looking for lifecycle hooks", err)
 		case at == past:
 			for _, a := range actions {
-				s.say(Completed, "%s does not wait any more", a)
+				s.say(Completed, "Auto Scaling no longer waits for %s", a)
 			}
 			return nil, nil
 		case at == waiting && len(actions) > 0:

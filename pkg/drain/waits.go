@@ -18,9 +18,9 @@ const longestDeregistration = time.Hour
 
 // Why a wait ends before its time.
 var (
-	errLate      = errors.New("it takes too long")
+	errLate      = errors.New("the wait has taken too long")
 	errCalledOff = errors.New("the drain was called off")
-	errHalf      = errors.New("they have taken half of the time, and evictions need the rest")
+	errHalf      = errors.New("the wait has taken half of the time, and evictions need the rest")
 )
 
 // waiting is what a guard waits for, and has waited for. While evictions wait, evictFrom is far away: no pod waits beyond its turn.

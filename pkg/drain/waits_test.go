@@ -103,7 +103,7 @@ func (b *blocker) inquiries() []inquiry {
 
 func TestScripts_DelayEvictions(t *testing.T) {
 	t.Parallel()
-	const late = "it takes too long"
+	const late = "the wait has taken too long"
 	for name, c := range map[string]struct {
 		scripts    *blocker
 		wait       time.Duration
@@ -230,7 +230,7 @@ func TestLoadBalancers_AnHourAtMost(t *testing.T) {
 			if len(asked) != 1 || asked[0].At.Sub(r.began) != time.Hour {
 				t.Errorf("evictions %+v, want one after an hour", asked)
 			}
-			if reported := r.of(state.TargetsOut); len(reported) == 0 || reported[0].Detail != "it takes too long" {
+			if reported := r.of(state.TargetsOut); len(reported) == 0 || reported[0].Detail != "the wait has taken too long" {
 				t.Errorf("reported %+v", reported)
 			}
 		})
@@ -256,7 +256,7 @@ func TestLoadBalancers_DelayNoPodBeyondItsTurn(t *testing.T) {
 				}
 			}
 			out := r.of(state.TargetsOut)
-			if len(out) != 1 || out[0].Detail != "they have taken half of the time, and evictions need the rest" {
+			if len(out) != 1 || out[0].Detail != "the wait has taken half of the time, and evictions need the rest" {
 				t.Errorf("reported %+v", out)
 			}
 		})

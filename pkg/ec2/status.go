@@ -2,7 +2,6 @@ package ec2
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -50,7 +49,7 @@ func (c *Catalog) Notable(ctx context.Context, checks bool) (map[string]Status, 
 		for pages.HasMorePages() {
 			page, err := pages.NextPage(ctx)
 			if err != nil {
-				return nil, fmt.Errorf("asking EC2 for scheduled events and failed status checks: %w", explain(describeInstanceStatus, err))
+				return nil, explain(describeInstanceStatus, err)
 			}
 			for _, s := range page.InstanceStatuses {
 				all[aws.ToString(s.InstanceId)] = convertStatus(s)

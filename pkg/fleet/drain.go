@@ -235,7 +235,7 @@ func (s *session) syncNode() (done bool) {
 		return patch
 	})
 	if err != nil && t.ctx.Err() == nil {
-		t.opts.Log.WithField(fieldNode, s.node.name).Warnf("cannot write taints and claim to the Node: %s; retrying", err)
+		t.opts.Log.WithField(fieldNode, s.node.name).Warnf("cannot set the taints and the cordon's annotation: %s; retrying", err)
 	}
 	return err == nil && isCurrent
 }

@@ -262,7 +262,7 @@ func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 	isInTurn := s.inTurn
 	t.mu.Unlock()
 	if age := time.Since(looked).Round(time.Second); age > listTime {
-		return "", fmt.Errorf("the last answer of EC2 that lists the event is %s old", age)
+		return "", fmt.Errorf("EC2's last answer that lists the event is already %s old", age)
 	}
 	next, until := mark{BootID: s.node.bootID}, []time.Time(nil)
 	for _, e := range s.record.Entries() {
@@ -283,7 +283,7 @@ func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 	case next.Request == "":
 		return "", errors.New("the event is over")
 	case !isInTurn:
-		return "", errors.New("it is the turn of another node in the same group")
+		return "", errors.New("another node of the same group comes first")
 	}
 	if refusal, err := t.refusal(s.instance.id, next.Request); err != nil || refusal != "" { // The instance may have joined a group since.
 		return "", cmp.Or(err, errors.New(refusal))
@@ -330,7 +330,7 @@ func (s *session) carryOut(ctx context.Context) error {
 	const try = false
 	err = t.opts.EC2.Change(ctx, request, s.instance.id, try)
 	if errors.Is(err, ec2.ErrUnanswered) {
-		log.Warnf("EC2's answer to %s for %s is missing (%s); it may act all the same", request, s.instance.id, err)
+		log.Warnf("EC2's answer to %s for %s is missing (%s); EC2 may act all the same", request, s.instance.id, err)
 		return nil
 	}
 	return err
@@ -420,7 +420,7 @@ func (t *term) startStopped(ctx context.Context, inst *instance, on node, found 
 	trouble := ""
 	if err != nil && t.ctx.Err() == nil {
 		if trouble = err.Error(); !kube.EqualIgnoringDigits(trouble, inst.notStarted) {
-			log.Errorf("it is not known whether the stopped instance %s starts: %s; retrying every minute", inst.id, err)
+			log.Errorf("the stopped instance %s may not have started: %s; retrying every minute", inst.id, err)
 		}
 	}
 	inst.notStarted = trouble

@@ -168,7 +168,7 @@ func TestFinish_OnlyOfADrainedNodeAndOnce(t *testing.T) {
 			does := says.change
 			says.change = func(request ec2.Request, id string) error { _ = does(request, id); return ec2.ErrUnanswered }
 		}, next: func(c *cluster, said string) {
-			if !strings.Contains(said, "is missing (EC2 has not answered); it may act all the same") || strings.Contains(said, "EC2 does it") {
+			if !strings.Contains(said, "is missing (EC2 has not answered); EC2 may act all the same") || strings.Contains(said, "EC2 does it") {
 				c.t.Errorf("it is said of the answer that was lost:\n%s", said)
 			}
 		}, want: 1, open: true},
@@ -469,7 +469,7 @@ func TestFinish_StartsTheInstanceThatItHasStopped(t *testing.T) {
 			t.Errorf("the requests were %q, and the instance is %s\n%s", got, says.states[instance], r.log)
 		}
 		synctest.Wait()
-		if n := strings.Count(r.log.String(), "it is not known whether the stopped instance"); n != row.said {
+		if n := strings.Count(r.log.String(), "may not have started"); n != row.said {
 			t.Errorf("%d errors are logged, want %d\n%s", n, row.said, r.log)
 		}
 	})

@@ -166,7 +166,7 @@ func TestLook_FindsNodesThatDoNotNameTheirInstance(t *testing.T) {
 			node: silentNode("a", "k3s://a", address), ec2: &knowledge{addresses: map[string]string{other: address}}, said: "set fleet.cluster",
 		},
 		"two Nodes of one address": {
-			node: silentNode("a", "k3s://a", address), more: []*corev1.Node{silentNode("b", "k3s://b", address)}, ec2: &knowledge{}, said: "2 Nodes have its address",
+			node: silentNode("a", "k3s://a", address), more: []*corev1.Node{silentNode("b", "k3s://b", address)}, ec2: &knowledge{}, said: "2 Nodes have the address",
 		},
 		"a hybrid node": {node: silentNode("a", "eks-hybrid:///eu-central-1/mine/mi-1", address), ec2: &knowledge{}, said: "has no Node"},
 	}, func(t *testing.T, c *cluster, row row) {

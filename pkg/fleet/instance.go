@@ -159,7 +159,7 @@ func (t *term) judge(inst *instance, h *hint, on node, err error) time.Duration 
 		t.done(inst, h)
 		return 0
 	case errors.Is(err, errAmbiguous):
-		t.opts.Log.Warnf("%s: %s", h.describe(), err)
+		t.opts.Log.Warnf("nothing is drained for the %s, because %s", h.describe(), err)
 		t.done(inst, h)
 		return 0
 	case err != nil && on.uid == "": // EC2 does not answer which Node the instance has.

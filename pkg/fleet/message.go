@@ -161,7 +161,7 @@ func (t *term) toLocalClock(at time.Time) time.Time {
 func (t *term) expandReservation(n sqs.Notice, d *delivery) {
 	found, err := t.opts.EC2.InReservation(t.ctx, n.Reservation)
 	if err != nil {
-		t.opts.Log.Warnf("cannot ask EC2 about %s (%s): %s; retrying", n.Reservation, n.Event.Kind, err)
+		t.opts.Log.Warnf("cannot act on the %s of %s: %s; retrying", n.Event.Kind, n.Reservation, err)
 		t.settle(d, askPause)
 		return
 	}

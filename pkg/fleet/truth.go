@@ -82,7 +82,7 @@ func (t *term) isManaged(id string) (bool, error) {
 }
 
 // errAmbiguous means that several Nodes or instances have one address, and no tag shows which belong together.
-var errAmbiguous = errors.New("it is unclear which Node is its own")
+var errAmbiguous = errors.New("it is unclear which Node is to be drained")
 
 // nodesOf returns the Nodes of an instance; the first is the one to be drained. These are the Nodes that name the instance in spec.providerID. If
 // none does, it is the silent Node with the instance's private address, by EC2. Private addresses are unique only in a VPC: the error is
@@ -110,7 +110,7 @@ func (t *term) nodesOf(inst *instance) ([]node, error) {
 		return nil, nil
 	}
 	if len(nodes) > 1 {
-		return nil, fmt.Errorf("the instance %s: %d Nodes have its address %s: %w", inst.id, len(nodes), found.Address, errAmbiguous)
+		return nil, fmt.Errorf("%d Nodes have the address %s of the instance %s: %w", len(nodes), found.Address, inst.id, errAmbiguous)
 	}
 	withAddress, err := t.opts.EC2.AtAddress(ctx, found.Address)
 	for _, other := range withAddress {
@@ -179,7 +179,7 @@ func (t *term) askAboutStop(inst *instance, h *hint, on node) (over bool, again 
 // failed logs why EC2 could not be asked about a hint, and returns when to look again. The pauses grow with the age of the hint.
 func (t *term) failed(h *hint, err error) time.Duration {
 	if t.ctx.Err() == nil {
-		t.opts.Log.Warnf("cannot ask EC2 about %s (%s): %s; retrying", h.Instance, h.describe(), err)
+		t.opts.Log.Warnf("cannot act on the %s of %s: %s; retrying", h.describe(), h.Instance, err)
 	}
 	if isUrgent(h.Event) {
 		return askPause
@@ -311,7 +311,7 @@ func (t *term) pollOnce() {
 	case err == nil: // It was so before.
 	case before.trouble != nil && kube.EqualIgnoringDigits(err.Error(), before.trouble.Error()): // This was logged.
 	case errors.Is(err, ec2.ErrRefused):
-		log.Warnf("IAM does not let nth-queue list scheduled maintenance (%s): neither maintenance nor failed status checks are seen; asking every minute", err)
+		log.Warnf("neither scheduled maintenance nor failed status checks are seen: %s; asking every minute", err)
 	default:
 		log.Warnf("cannot list scheduled maintenance: %s; keeping last known state, and asking every minute", err)
 	}

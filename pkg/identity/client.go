@@ -141,7 +141,7 @@ func proxyOfEnvironment() func(*http.Request) (*url.URL, error) {
 
 // node asks the API server for the name of the node whose kubelet the credential belongs to. A credential of any other user is an error.
 func (c *Client) node(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, kube.Read)
+	ctx, cancel := context.WithTimeoutCause(ctx, kube.Read, fmt.Errorf("no answer within %s", kube.Read))
 	defer cancel()
 	review, err := c.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authentication.SelfSubjectReview{}, meta.CreateOptions{})
 	if err != nil {

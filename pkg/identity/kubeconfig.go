@@ -31,7 +31,7 @@ var (
 		"and have each of %, /, ? and # in the password escaped, such as % as %25")
 	errServer     = errors.New("the cluster's server is no address of an API server, such as https://10.0.0.1:6443")
 	errContext    = errors.New("its current-context names no context with a user and a cluster that has a server")
-	errUser       = errors.New("the user has no credential that is complete, or several")
+	errUser       = errors.New("its user has no complete credential, or several")
 	errKubeconfig = errors.New(`it is no kubeconfig; "kubectl config view --kubeconfig" says why`)
 )
 
@@ -105,9 +105,9 @@ func (k kubeconfig) version() (version string, err error) {
 		case err != nil:
 			return "", missingIsNotYet(err)
 		case !found.Mode().IsRegular(): // The read of a named pipe may never end.
-			return "", fmt.Errorf("%s is no file", *path)
+			return "", fmt.Errorf("%s is not a regular file", *path)
 		case found.Size() == 0: // client-go takes an empty certificate authority for the system's.
-			return "", fmt.Errorf("%w: %s is empty", ErrNotYet, *path)
+			return "", fmt.Errorf("%s is empty: %w", *path, ErrNotYet)
 		}
 		version += fmt.Sprintf("%q %d %d ", *path, found.ModTime().UnixNano(), found.Size())
 	}
@@ -149,7 +149,7 @@ func readFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	if !found.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no file", path)
+		return nil, fmt.Errorf("%s is not a regular file", path)
 	}
 	file, err := os.Open(path)
 	if err != nil {
@@ -166,7 +166,7 @@ func readFile(path string) ([]byte, error) {
 // missingIsNotYet wraps an fs.ErrNotExist as an ErrNotYet, and returns any other error as it is.
 func missingIsNotYet(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w: %w", ErrNotYet, err)
+		return fmt.Errorf("%w: %w", err, ErrNotYet)
 	}
 	return err
 }

@@ -135,7 +135,7 @@ func (k *Kubelet) lookNow(ctx context.Context) error {
 	case look := <-k.look(ctx, 0):
 		return look.Err
 	case <-ctx.Done():
-		return fmt.Errorf("waiting for the kubelet's identity: %w", ctx.Err())
+		return errors.New("the API server has not confirmed the kubelet's credential yet")
 	}
 }
 
@@ -224,7 +224,7 @@ func (k *Kubelet) load() (*Client, error) {
 	}
 	failed := func(err error) (*Client, error) { return nil, fmt.Errorf("reading the kubeconfig %s: %w", path, err) }
 	if len(bytes.TrimSpace(document)) == 0 {
-		return failed(fmt.Errorf("%w: it is empty", ErrNotYet))
+		return failed(fmt.Errorf("it is empty: %w", ErrNotYet))
 	}
 	parsed, err := parse(document, path, k.opts.Root)
 	if err != nil {

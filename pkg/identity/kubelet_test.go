@@ -123,9 +123,9 @@ func TestKubeconfig_FaultIsOneLine(t *testing.T) {
 		"no cluster":         {strings.Replace(whole, `"cluster": "the-cluster"`, `"cluster": "other"`, 1), "a cluster that has a server"},
 		"no user":            {strings.Replace(whole, `"user": "the-kubelet"`, `"user": "other"`, 1), "a cluster that has a server"},
 		"no server":          {strings.Replace(whole, server.URL, "", 1), "a cluster that has a server"},
-		"cert without key":   {server.kubeconfig(`{"client-certificate-data": "YQ=="}`), "the user has no credential that is complete"},
+		"cert without key":   {server.kubeconfig(`{"client-certificate-data": "YQ=="}`), "its user has no complete credential"},
 		"bad certificate":    {server.kubeconfig(`{"client-certificate-data": "YQ==", "client-key-data": "YQ=="}`), "PEM"},
-		"plugin, no command": {server.kubeconfig(`{"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1"}}`), "the user has no credential that is complete"},
+		"plugin, no command": {server.kubeconfig(`{"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1"}}`), "its user has no complete credential"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(test.text))
@@ -188,7 +188,7 @@ func TestKubeconfig_NoFileIsNotRead(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			_, err := identity.New(identity.Options{Kubeconfig: path}).Identity(ctx)
-			wantError(t, err, pipe+" is no file")
+			wantError(t, err, pipe+" is not a regular file")
 		})
 	}
 }

@@ -120,7 +120,7 @@ func (p *plugin) run(ctx context.Context, stdout, stderr *output) error {
 	exit, exited := errors.AsType[*exec.ExitError](err)
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("has not ended within %s and was killed: %w", kube.Plugin, ctx.Err())
+		return fmt.Errorf("has not ended within %s and was killed", kube.Plugin)
 	case errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("not found%s", quoted(p.spec.InstallHint))
 	case exited && exit.ExitCode() >= 0: // -1: a signal has ended it, which err says.

@@ -171,15 +171,15 @@ func parseMaintenance(body []byte) (found, error) {
 	}
 	var entries []json.RawMessage
 	if err := json.Unmarshal(body, &entries); err != nil {
-		return found{}, fmt.Errorf("decoding %d bytes: %w", len(body), err)
+		return found{}, fmt.Errorf("the answer of %d bytes is not the expected JSON: %w", len(body), err)
 	}
 	if entries == nil { // The JSON is null.
-		return found{}, errors.New("decoding a list: it is null")
+		return found{}, errors.New("the answer is null, and must be a list")
 	}
 	var events []event.Event
 	var errs []error
 	if len(entries) > mostEntries {
-		errs = append(errs, fmt.Errorf("it has %d entries, of which %d are read", len(entries), mostEntries))
+		errs = append(errs, fmt.Errorf("the list has %d entries, of which %d are read", len(entries), mostEntries))
 		entries = entries[:mostEntries]
 	}
 	for i, raw := range entries {
@@ -306,7 +306,7 @@ const longestState = 64
 func parseTargetState(body []byte) (string, error) {
 	state := strings.TrimSpace(string(body))
 	if len(state) > longestState || !stateName.MatchString(state) {
-		return "", fmt.Errorf("%d bytes that are no lifecycle state", len(body))
+		return "", fmt.Errorf("the answer of %d bytes is no lifecycle state", len(body))
 	}
 	return state, nil
 }
@@ -345,7 +345,7 @@ func (t *targetStates) follow(state string) found {
 func decode(body []byte, into any) error {
 	err := json.Unmarshal(body, into)
 	if _, wrongType := errors.AsType[*json.UnmarshalTypeError](err); err != nil && !wrongType {
-		return fmt.Errorf("decoding %d bytes: %w", len(body), err)
+		return fmt.Errorf("the answer of %d bytes is not the expected JSON: %w", len(body), err)
 	}
 	return nil
 }

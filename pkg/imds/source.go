@@ -91,7 +91,7 @@ func New(opts Options) (*Source, error) {
 		dial: (&net.Dialer{Timeout: dialTimeout, KeepAlive: -1}).DialContext,
 	}
 	if err := s.mode.SetFromString(opts.EndpointMode); err != nil {
-		return nil, fmt.Errorf("the environment has %s=%q: it must be IPv4 or IPv6", EndpointModeVariable, opts.EndpointMode)
+		return nil, fmt.Errorf("the environment variable %s is %q, and must be IPv4 or IPv6", EndpointModeVariable, opts.EndpointMode)
 	}
 	return s, nil
 }
@@ -207,7 +207,7 @@ const minSilence = time.Minute
 func (p *poller) stuck() error {
 	longest := max(minSilence, 3*(p.interval+limit)) // A look at maintenance makes up to three requests.
 	if last := p.alive.Load(); last != nil && time.Since(*last) > longest {
-		return fmt.Errorf("looking for %s: neither an answer nor an error for %s", p.kind, time.Since(*last).Round(time.Second))
+		return fmt.Errorf("looking for %s hangs: neither an answer nor an error for %s", p.kind, time.Since(*last).Round(time.Second))
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ import (
 
 func TestNew_RefusesAnUnknownMode(t *testing.T) {
 	_, err := imds.New(imds.Options{EndpointMode: "IPv5"})
-	if want := `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE="IPv5": it must be IPv4 or IPv6`; err == nil || !strings.Contains(err.Error(), want) {
+	if want := `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE is "IPv5", and must be IPv4 or IPv6`; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got error %v, want one that says %q", err, want)
 	}
 }

@@ -23,7 +23,7 @@ const (
 // properties returns the values of all properties in one interface of an object, by their names. service has the object at path.
 func (c *conn) properties(ctx context.Context, service string, path dbus.ObjectPath, iface string) (all map[string]dbus.Variant, err error) {
 	if err := c.call(ctx, service, path, "org.freedesktop.DBus.Properties.GetAll", []any{&all}, iface); err != nil {
-		return nil, fmt.Errorf("asking for the properties of %s: %w", path, err)
+		return nil, fmt.Errorf("asking %s for the properties of %s: %w", service, path, err)
 	}
 	return all, nil
 }

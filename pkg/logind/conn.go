@@ -40,7 +40,7 @@ type conn struct {
 // bus connects to the host's system bus. The caller closes the connection.
 func (h Host) bus(ctx context.Context) (*conn, error) {
 	failed := func(err error) (*conn, error) { return nil, fmt.Errorf("connecting to the system bus: %w", err) }
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, fmt.Errorf("no answer within %s", callTimeout))
 	defer cancel()
 	dialed, err := new(net.Dialer).DialContext(ctx, "unix", filepath.Join("/", string(h), "run/dbus/system_bus_socket"))
 	if err != nil {
@@ -90,7 +90,7 @@ func (c *conn) closeAtEnd(ctx context.Context, err *error) (done func()) {
 	stop := context.AfterFunc(ctx, func() { _ = c.socket.Close() })
 	return func() {
 		if stopped := stop(); !stopped { // ctx has ended: *err says only that the socket is closed.
-			*err = ctx.Err()
+			*err = context.Cause(ctx)
 		}
 	}
 }
@@ -115,7 +115,7 @@ func (c *conn) closeFiles() {
 // If the service refuses, the error is a dbus.Error, and the connection remains usable. A call that gets no answer within callTimeout closes the
 // connection.
 func (c *conn) call(ctx context.Context, service string, path dbus.ObjectPath, method string, results []any, args ...any) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, fmt.Errorf("no answer within %s", callTimeout))
 	defer cancel()
 	defer c.closeAtEnd(ctx, &err)()
 	if err := c.send(service, path, method, args); err != nil {

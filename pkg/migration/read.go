@@ -139,9 +139,9 @@ var yamlLine = regexp.MustCompile(`line \d+`)
 // yamlError returns an error with the line in the YAML parser's error. It drops the parser's text, which may quote a secret.
 func yamlError(err error) error {
 	if line := yamlLine.FindString(err.Error()); line != "" {
-		return fmt.Errorf("%s: not YAML as expected (nor are these NAME=value lines)", line)
+		return fmt.Errorf("%s: not YAML as expected, and not all lines are NAME=value", line)
 	}
-	return errors.New("not YAML as expected (nor NAME=value lines)")
+	return errors.New("not YAML as expected, and not all lines are NAME=value")
 }
 
 // defineAll sets settings from the environment variables of a container. Kubernetes expands $(NAME) and $$ in a variable's value; this function

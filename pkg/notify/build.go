@@ -190,7 +190,7 @@ func overText(t state.Transition) string {
 		text = "put off; nothing is done for it until then, and the node stays as it is"
 	}
 	if t.Detail != "" {
-		text += "; the cordon is left to " + t.Detail + ", who still needs it"
+		text += "; the cordon is left to " + t.Detail + ", which still needs it"
 	}
 	return text
 }

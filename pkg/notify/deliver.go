@@ -178,7 +178,7 @@ func (q *queue) try(ctx context.Context, m *message) (finished bool) {
 	case q.stopping:
 		result.Err, result.Lost = errors.New("nth stopped before the delivery"), true
 	case time.Since(m.made) >= maxAge:
-		result.Err, result.Lost = fmt.Errorf("the message is older than a day: %w", result.Err), true
+		result.Err, result.Lost = fmt.Errorf("it is older than a day, and its last attempt failed: %w", result.Err), true
 	}
 	finished = dropped || result.Err == nil || result.Lost
 	if finished && i >= 0 {

@@ -142,7 +142,7 @@ func (d Destination) headers() (http.Header, error) {
 	}
 	var inFile map[string]string
 	if json.Unmarshal([]byte(content), &inFile) != nil {
-		return nil, fmt.Errorf("%s is not one JSON object of names and texts", d.HeadersFile)
+		return nil, fmt.Errorf("%s must be one JSON object of header names and texts", d.HeadersFile)
 	}
 	for name, value := range inFile {
 		if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
@@ -198,7 +198,7 @@ func readFile(path string, longest int64) (string, error) {
 	case err != nil:
 		return "", err
 	case !found.Mode().IsRegular():
-		return "", fmt.Errorf("%s is not a file", path)
+		return "", fmt.Errorf("%s is not a regular file", path)
 	case found.Size() > longest:
 		return "", fmt.Errorf("%s is longer than %d bytes", path, longest)
 	}

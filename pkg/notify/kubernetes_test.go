@@ -339,8 +339,8 @@ func TestEvents_ReportHowAStepEnded(t *testing.T) {
 			step(state.CordonFound, "cordon", spot(state.Cordoned)), step(state.Done, "cordon", spot(state.Cordoned)),
 		},
 		"Normal " + alone: {step(state.LeftAlone, "drain", left)},
-		"Normal Uncordon: spot-interruption: withdrawn; nothing of it is left on the node; the cordon is left to Karpenter, who still needs it": {to},
-		"Normal InterruptionOver: rebalance-recommendation: withdrawn; nothing of it is left on the node":                                       {{Kind: state.ClosedWith, Entry: rebalance}},
+		"Normal Uncordon: spot-interruption: withdrawn; nothing of it is left on the node; the cordon is left to Karpenter, which still needs it": {to},
+		"Normal InterruptionOver: rebalance-recommendation: withdrawn; nothing of it is left on the node":                                         {{Kind: state.ClosedWith, Entry: rebalance}},
 	} {
 		play(t, bare, func(s *stage) {
 			s.opts.Condition = false

@@ -65,7 +65,7 @@ func NewTemplate(name, text, contentType string) (*Template, error) {
 	select {
 	case err = <-tried:
 	case <-time.After(tryTimeout):
-		err = fmt.Errorf("%s: it takes more than %s", name, tryTimeout)
+		err = fmt.Errorf("%s: to render it takes more than %s", name, tryTimeout)
 	}
 	return t, err
 }
@@ -101,7 +101,7 @@ func (t *Template) try() error {
 		silent = silent && text == "" // A template may give nothing for some notices, but not for all.
 	}
 	if silent {
-		return fmt.Errorf("%s: it gives nothing, for no notice", t.parsed.Name())
+		return fmt.Errorf("%s: it gives no text for any kind of notice", t.parsed.Name())
 	}
 	return nil
 }

@@ -55,7 +55,7 @@ func TestTemplate_ErrorsNameTheLine(t *testing.T) {
 		"a text of any length":    {`{{ repeat 1000000000 "a" }}`, "text/plain", `function "repeat" not defined`},
 		"no JSON":                 {"hello {{ .Text }}", jsonType, `test: it gives no JSON, although the Content-Type is a type of JSON, for a notice with the outcome "announced": invalid character`},
 		"no JSON, sometimes":      {"{\n{{ if eq .Outcome \"incomplete\" }}oops{{ end }}}", "application/cloudevents+json", `for a notice with the outcome "incomplete": invalid character`},
-		"nothing":                 {"{{ if .Test }}{}{{ end }}\n", "text/plain", "test: it gives nothing, for no notice"},
+		"nothing":                 {"{{ if .Test }}{}{{ end }}\n", "text/plain", "test: it gives no text for any kind of notice"},
 		"a method of a time":      {"{{ .StartTime.Unix }}", "text/plain", `test:1:13: executing "test" at <.StartTime.Unix>: can't evaluate field Unix in type time.Time, whose methods are unknown`},
 		"longer than any message": {strings.Repeat("a", 128<<10+1), "text/plain", "it is longer than 131072 bytes"},
 	} {

@@ -159,7 +159,7 @@ func TestWebhook_SaysWhatWasDone(t *testing.T) {
 				"a moved uncordon; nth: node ip-10-0-0-1 (i-1): spot-interruption: put off; the node takes pods again until then",
 				"b moved ; nth: node ip-10-0-0-1 (i-1): spot-interruption: put off; nothing is done for it until then, and the node stays as it is",
 				"c moved ; nth: node ip-10-0-0-1 (i-1): spot-interruption: put off; nothing is done for it until then, and the node stays as it is; " +
-					"the cordon is left to Karpenter, who still needs it",
+					"the cordon is left to Karpenter, which still needs it",
 			},
 		},
 	} {

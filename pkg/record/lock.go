@@ -32,7 +32,7 @@ func Lock(dir string) (io.Closer, error) {
 	if pid := Holder(dir); pid != 0 {
 		err = RunningError{pid}
 	}
-	return nil, fmt.Errorf("locking %s: %w", dir, err)
+	return nil, fmt.Errorf("locking the runtime directory %s: %w", dir, err)
 }
 
 // Holder returns the ID of the process that has the lock of the runtime directory dir. It returns 0 if no other process has the lock, or if the lock

@@ -138,7 +138,7 @@ func (s *Store) Flush(ctx context.Context) error {
 		select {
 		case <-idle:
 		case <-ctx.Done():
-			return fmt.Errorf("writing the record: %w", ctx.Err())
+			return errors.New("the disk has not answered in time")
 		}
 	}
 	s.mu.Lock()
@@ -159,9 +159,6 @@ func (s *Store) write() {
 		s.unwritten = nil
 		s.mu.Unlock()
 		err := s.save(content)
-		if err != nil {
-			err = fmt.Errorf("writing the record: %w", err)
-		}
 		for _, written := range callbacks {
 			written(err)
 		}

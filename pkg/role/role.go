@@ -123,11 +123,11 @@ func readCABundle(path string) (*x509.CertPool, error) {
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("reading AWS_CA_BUNDLE: %w", err)
+		return nil, fmt.Errorf("reading the file that AWS_CA_BUNDLE names: %w", err)
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("reading AWS_CA_BUNDLE: there is no certificate in %s", path)
+		return nil, fmt.Errorf("AWS_CA_BUNDLE must name a file with certificates: there is no certificate in %s", path)
 	}
 	return roots, nil
 }
@@ -204,7 +204,7 @@ func explain(action string, timeout time.Duration, err error) error {
 		return fmt.Errorf("calling %s: no answer within %s", action, timeout)
 	}
 	if answer, ok := errors.AsType[*smithyhttp.ResponseError](err); ok && answer.HTTPStatusCode() > 0 {
-		return fmt.Errorf("calling %s: an answer of the status %d that cannot be read", action, answer.HTTPStatusCode())
+		return fmt.Errorf("calling %s: the answer has the status %d and cannot be read", action, answer.HTTPStatusCode())
 	}
 	if sending, ok := errors.AsType[*url.Error](err); ok { // The text of sending has the whole URL, which says no more than the action.
 		err = sending.Err

@@ -87,7 +87,7 @@ func (q *Queue) request(ctx context.Context) ([]types.Message, error) {
 		MessageSystemAttributeNames: []types.MessageSystemAttributeName{sentTimestamp, receiveCount},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("receiving from the queue %s: %w", q.opts.URL, role.Explain(receiveMessage, longPoll+requestTimeout, err))
+		return nil, role.Explain(receiveMessage, longPoll+requestTimeout, err)
 	}
 	return answer.Messages, nil
 }
@@ -285,12 +285,14 @@ func (q *Queue) finish(u update, err error) {
 	case err == nil:
 		q.report(m.report(u.what, ""))
 	case newlyLost:
-		q.report(m.report(Lost, err.Error()))
+		report := m.report(Lost, err.Error())
+		report.Refused = u.what
+		q.report(report)
 	}
 }
 
 // errStale means that SQS does not accept a receipt handle any more. SQS has no other reason to refuse a single message of a batch.
-var errStale = errors.New("the receipt handle is stale")
+var errStale = errors.New("the message's receipt handle is no longer valid")
 
 // delete asks SQS to delete the messages of a batch. It returns an entry for each message that SQS has not deleted, whose Id is the index in the
 // batch. The error is about the request as a whole.

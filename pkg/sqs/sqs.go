@@ -69,6 +69,8 @@ type Report struct {
 	Message string // the message's ID
 	// Why is the reason for NotOurs, Poisoned and Lost; empty for other outcomes.
 	Why string
+	// Refused is the outcome that SQS refuses to a Lost message: Extended, Returned or Deleted; empty for other outcomes.
+	Refused Outcome
 	// Sent is when the message was put into the queue.
 	Sent time.Time
 	// Receives is how often the message had been received.
@@ -157,7 +159,7 @@ func (q *Queue) Stalled() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if silence := time.Since(q.asked); !q.asked.IsZero() && silence > maxSilence {
-		return fmt.Errorf("receiving from the queue: neither an answer nor an error for %s", silence.Round(time.Second))
+		return fmt.Errorf("neither an answer nor an error for %s", silence.Round(time.Second))
 	}
 	return nil
 }

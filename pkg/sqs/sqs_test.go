@@ -237,7 +237,7 @@ func TestRun_ReportsAnOutageAndItsEnd(t *testing.T) {
 		if n := len(r.Calls("")); n < 10 || n > 150 || len(r.trouble) != 1 || r.queue.Status().Up {
 			t.Errorf("%d attempts and %d reports in ten minutes; the queue is up: %t", n, len(r.trouble), r.queue.Status().Up)
 		}
-		const want = "receiving from the queue http://sqs.test/123456789012/interruptions: the IAM role does not allow sqs:ReceiveMessage"
+		const want = "the IAM role does not allow sqs:ReceiveMessage"
 		if first := r.trouble[0].Error(); first != want {
 			t.Errorf("the trouble is %q, want %q", first, want)
 		}

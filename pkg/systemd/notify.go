@@ -77,7 +77,7 @@ func (n *Notifier) send(state string) {
 		n.remember(err)
 	})
 	if !queued {
-		n.remember(fmt.Errorf("notifying systemd of %q: it has not read the last %d notifications", state, maxQueued))
+		n.remember(fmt.Errorf("notifying systemd of %q: systemd has not read the last %d notifications", state, maxQueued))
 	}
 }
 

@@ -42,7 +42,7 @@ var differs = map[string]string{
 // translate puts what nth says in its log and in Events into the handler's words, for the scripts that look for those.
 func translate(text string) string {
 	text = drained.ReplaceAllString(text, "Node successfully cordoned and drained")
-	return strings.ReplaceAll(text, "webhook notice delivered", "Webhook Success")
+	return strings.ReplaceAll(text, `" delivered`, `" delivered: Webhook Success`)
 }
 
 var drained = regexp.MustCompile(`[\w-]+: drained after .*`)

@@ -49,13 +49,13 @@ func logDelivery(log *logrus.Entry, r notify.DeliveryResult) {
 	trouble := log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble)
 	switch {
 	case r.Err == nil:
-		log.WithField(systemd.FieldMessageID, systemd.NoticeSent).Infof("webhook notice delivered (%s)", r.Outcome)
+		log.WithField(systemd.FieldMessageID, systemd.NoticeSent).Infof("webhook notice %q delivered", r.Outcome)
 	case r.Lost:
-		trouble.Errorf("webhook notice lost (%s): %s", r.Outcome, r.Err)
+		trouble.Errorf("webhook notice %q lost: %s", r.Outcome, r.Err)
 	case r.Again:
-		trouble.Debugf("webhook notice not delivered (%s): %s; retrying", r.Outcome, r.Err)
+		trouble.Debugf("webhook notice %q not delivered: %s; retrying", r.Outcome, r.Err)
 	default:
-		trouble.Warnf("webhook notice not delivered (%s): %s; retrying", r.Outcome, r.Err)
+		trouble.Warnf("webhook notice %q not delivered: %s; retrying", r.Outcome, r.Err)
 	}
 }
 
@@ -79,7 +79,7 @@ func NewMetrics(name string, cfg *config.Common, log *logrus.Entry, options metr
 	options.DryRun = cfg.DryRun
 	options.Listen, options.Textfile = cfg.Metrics.Listen, cfg.Metrics.Textfile
 	options.Trouble = func(err error) {
-		log.WithField(systemd.FieldMessageID, systemd.MetricsTrouble).Warnf("%s; %s works without it, and retries", err, name)
+		log.WithField(systemd.FieldMessageID, systemd.MetricsTrouble).Warnf("%s; %s drains as usual, and retries", err, name)
 	}
 	m := metrics.New(options)
 	m.HookRequests(texts(asg.Requests()), texts(asg.Answers()))

@@ -56,7 +56,7 @@ func endpointOf(c config.Webhook, name string) (*notify.Endpoint, error) {
 	}
 	endpoint, err := notify.NewEndpoint(to)
 	if err != nil {
-		return nil, fmt.Errorf("%w; nothing is posted", err)
+		return nil, fmt.Errorf("%w; no notices are posted", err)
 	}
 	return endpoint, nil
 }
