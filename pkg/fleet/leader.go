@@ -160,52 +160,43 @@ type observedLock struct {
 	lastError time.Time // when a request failed last
 }
 
-// noteWrite notes the result of a write of the Lease: when it began, and its error, which it returns.
-func (o *observedLock) noteWrite(began time.Time, err error) error {
-	if err == nil {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		o.renewed, o.err = began, nil
-		return nil
-	}
-	if apierrors.IsConflict(err) { // Another process was faster: the Lease can be read.
-		o.noteReadable()
-	} else {
-		o.noteError(err)
+// note notes the result of a request for the Lease, and returns it. A read that succeeds does not end the trouble of failed writes at once: a process
+// may have the right to read the Lease, but not to write it.
+func (o *observedLock) note(err error) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := time.Now()
+	switch {
+	case err != nil && !apierrors.IsConflict(err): // With a conflict, another process was faster: the Lease can be read.
+		if o.err == nil {
+			o.since = now
+		}
+		o.err, o.lastError = err, now
+	case now.Sub(o.lastError) > renewDeadline: // No write has failed for so long, so none was needed.
+		o.err = nil
 	}
 	return err
 }
 
-// noteReadable notes that the Lease can be read. That does not end the trouble of failed writes at once: a process may have the right to read the
-// Lease, but not to write it.
-func (o *observedLock) noteReadable() {
+// noteWrite is note for a write that began at a time.
+func (o *observedLock) noteWrite(began time.Time, err error) error {
+	if err != nil {
+		return o.note(err)
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if time.Since(o.lastError) > renewDeadline { // No write has failed for so long, so none was needed.
-		o.err = nil
-	}
+	o.renewed, o.err = began, nil
+	return nil
 }
 
-// noteError notes why a request for the Lease failed.
-func (o *observedLock) noteError(err error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	now := time.Now()
-	if o.err == nil {
-		o.since = now
-	}
-	o.err, o.lastError = err, now
-}
-
-// Get implements resourcelock.Interface.
+// Get implements resourcelock.Interface. A Lease that does not exist yet is no trouble.
 func (o *observedLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := o.Interface.Get(ctx)
-	if err == nil || kube.NotFound(err) { // A Lease that does not exist yet is no trouble.
-		o.noteReadable()
-	} else {
-		o.noteError(err)
+	if kube.NotFound(err) {
+		_ = o.note(nil)
+		return record, raw, err
 	}
-	return record, raw, err
+	return record, raw, o.note(err)
 }
 
 // Create implements resourcelock.Interface.

@@ -106,14 +106,6 @@ func (n *nodes) watch(ctx context.Context) {
 // of returns the Nodes that name an instance. The first is the one to be drained: Ready before others, and then the newest.
 func (n *nodes) of(instance string) []node { return n.indexed(byInstance, instance) }
 
-// silentAt returns the silent Nodes that have this InternalIP; nil for the address "", which as a key would mean all silent Nodes.
-func (n *nodes) silentAt(address string) []node {
-	if address == anySilent {
-		return nil
-	}
-	return n.indexed(byAddress, address)
-}
-
 // indexed returns the Nodes with a key in an index, Ready ones first, and then the newest.
 func (n *nodes) indexed(index, key string) []node {
 	found, _ := n.informer.GetIndexer().ByIndex(index, key) // An error would mean that no such index exists.

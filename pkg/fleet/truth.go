@@ -102,10 +102,10 @@ func (t *term) nodesOf(inst *instance) ([]node, error) {
 	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
 	defer cancel()
 	found, known, err := t.opts.EC2.Look(ctx, inst.id)
-	if err != nil || !known || t.belongsElsewhere(found) {
+	if err != nil || !known || found.Address == "" || t.belongsElsewhere(found) {
 		return nil, err
 	}
-	nodes := t.nodes.silentAt(found.Address)
+	nodes := t.nodes.indexed(byAddress, found.Address)
 	if len(nodes) == 0 {
 		return nil, nil
 	}
@@ -199,7 +199,11 @@ func (t *term) listedEvents(inst *instance, on node) (events []event.Event, aske
 			return nil, err == nil // After an error, the next poll has the instance looked at again.
 		}
 	}
-	events = t.plannedEvents(inst, status)
+	for _, ev := range status.Planned {
+		ev.Instance = inst.id
+		ev.Deadline, ev.Until = t.toLocalClock(ev.Deadline), t.toLocalClock(ev.Until)
+		events = append(events, ev.Credible())
+	}
 	since := t.toLocalClock(status.Since)
 	isImpaired := status.Impaired != "" && !since.IsZero() && looked.Sub(since) >= t.opts.Impaired
 	if !isImpaired {
@@ -214,17 +218,6 @@ func (t *term) listedEvents(inst *instance, on node) (events []event.Event, aske
 		ev.ID = on.cordon.Event // The node is cordoned for this event, which had its ID from an earlier value of since.
 	}
 	return append(events, ev), true
-}
-
-// plannedEvents returns the scheduled events in the status of an instance, with their times by this machine's clock.
-func (t *term) plannedEvents(inst *instance, status ec2.Status) []event.Event {
-	var all []event.Event
-	for _, ev := range status.Planned {
-		ev.Instance = inst.id
-		ev.Deadline, ev.Until = t.toLocalClock(ev.Deadline), t.toLocalClock(ev.Until)
-		all = append(all, ev.Credible())
-	}
-	return all
 }
 
 // pollInterval is the pause between two polls of EC2's lists.
