@@ -51,7 +51,7 @@ uncordoned the node or opted it out, or the service does not run. It needs root'
 		d := manualDrain{
 			out: cmd.OutOrStdout(), state: h.settings().StateDirectory(), runtime: settings.RuntimeDirectory("nth"), began: time.Now(),
 		}
-		ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done within %s", limit))
+		ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("given up after %s", limit))
 		defer cancel()
 		if *undo {
 			err = d.undo(ctx)

@@ -101,7 +101,7 @@ func drainBench(t *testing.T) (*bench, *rehearsal.Cluster, *served) {
 func TestDrain_AsksTheServiceUntilUndo(t *testing.T) {
 	b, cluster, s := drainBench(t)
 	status, said, stderr := typed(t, "drain", "--deadline", "2s")
-	if status != 1 || !strings.Contains(stderr, "not done within 2s: ") || !strings.Contains(stderr, `continues until "nth drain --undo"`) {
+	if status != 1 || !strings.Contains(stderr, "given up after 2s: ") || !strings.Contains(stderr, `continues until "nth drain --undo"`) {
 		t.Errorf("status %d, on standard error %q, said\n%s", status, stderr, said)
 	}
 	status, said, stderr = typed(t, "drain") // It replaces the first.

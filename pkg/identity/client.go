@@ -57,7 +57,7 @@ func Connect(path string, opts ClientOptions) (*Client, error) {
 	if path == "" {
 		config, err := rest.InClusterConfig()
 		if err != nil {
-			return nil, text.Redacted(fmt.Errorf("there is neither a kubeconfig (of the service: /etc/nth/nth-queue.kubeconfig) nor the service account of a pod: %w", err))
+			return nil, text.Redacted(fmt.Errorf("there is neither a kubeconfig (kubernetes.kubeconfig, or /etc/nth/nth-queue.kubeconfig for the service) nor the service account of a pod: %w", err))
 		}
 		return newClient(config, "the pod's files", "the token file "+config.BearerTokenFile, opts)
 	}

@@ -60,7 +60,7 @@ func (k *keeper) get(ctx context.Context, refused *credential) (*credential, err
 		}
 		return result.Val.(*credential), nil //nolint:forcetypeassert // renew returns no other type.
 	case <-ctx.Done():
-		return nil, fmt.Errorf("getting credentials: the exec plugin has not ended yet: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("getting credentials: the exec plugin has not ended yet%.0w", ctx.Err()) // %.0w wraps it without its text.
 	}
 }
 

@@ -364,7 +364,7 @@ func (r *reader) get(ctx context.Context, path string, size int) (body []byte, p
 	case ctx.Err() != nil: // The caller's context has ended.
 		err = ctx.Err()
 	case limited.Err() != nil: // The limit is over.
-		err = fmt.Errorf("no answer within %s: %w", limit, context.DeadlineExceeded)
+		err = fmt.Errorf("no answer within %s%.0w", limit, context.DeadlineExceeded) // %.0w wraps it without its text.
 	default:
 		err = r.answer.explain(err)
 	}

@@ -194,7 +194,7 @@ func (k *Kubernetes) report(what string, r DeliveryResult) {
 	case first && r.Lost:
 		k.opts.Trouble(fmt.Errorf("writing %s: %w", what, r.Err))
 	case first:
-		k.opts.Trouble(fmt.Errorf("writing %s: %w; trying again", what, r.Err))
+		k.opts.Trouble(fmt.Errorf("writing %s: %w; retrying", what, r.Err))
 	}
 }
 

@@ -41,7 +41,7 @@ func TestKubernetes_WritesWhenTheAPIServerIsBack(t *testing.T) {
 		if n := len(s.cluster.asked()); n < 16 || n > 92 { // 46 each, if all jitter is short
 			s.t.Errorf("%d requests in ten minutes of outage, want about two a minute for the condition, and two for Events", n)
 		}
-		if len(s.trouble) != 2 || !strings.Contains(s.trouble[0], "trying again") {
+		if len(s.trouble) != 2 || !strings.Contains(s.trouble[0], "retrying") {
 			s.t.Errorf("said %q, want one sentence about the condition and one about Events", s.trouble)
 		}
 		s.cluster.answers("", 0)

@@ -159,7 +159,7 @@ func (q *Queue) Stalled() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if silence := time.Since(q.asked); !q.asked.IsZero() && silence > maxSilence {
-		return fmt.Errorf("neither an answer nor an error for %s", silence.Round(time.Second))
+		return fmt.Errorf("SQS has given neither an answer nor an error for %s", silence.Round(time.Second))
 	}
 	return nil
 }

@@ -359,7 +359,7 @@ func TestStalled_OnlyWhileAllReceiversHang(t *testing.T) {
 		}},
 		"SQS refuses":            {answer: func(*http.Request) (any, error) { return nil, errors.New("connection refused") }},
 		"SQS does not answer":    {answer: func(r *http.Request) (any, error) { <-r.Context().Done(); return nil, r.Context().Err() }},
-		"messages are not taken": {answer: one, want: "neither an answer nor an error for 1h0m0s"},
+		"messages are not taken": {answer: one, want: "SQS has given neither an answer nor an error for 1h0m0s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
