@@ -169,7 +169,7 @@ func Parse(body, account string, sent time.Time) (Notice, error) {
 	case !found && kind == "" && m.Event == "":
 		return Notice{}, errors.New("it is neither an event of EventBridge nor a lifecycle action of Auto Scaling")
 	case !found: // EventBridge's rule sends more than nth-queue needs, or Auto Scaling reports what it does not wait for.
-		return Notice{}, notOurs("it is an event %s", shown(cmp.Or(kind, m.Event)))
+		return Notice{}, notOurs("nth-queue does not act on events of the type %s", shown(cmp.Or(kind, m.Event)))
 	case account != "" && from != "" && from != account:
 		return Notice{}, notOurs("it is of the account %s, and the queue is in %s", shown(from), account)
 	}
@@ -271,7 +271,7 @@ func (m message) stateChange() (Notice, error) {
 	case "running":
 		n.About = Running
 	default: // "pending", which is followed by "running"
-		return Notice{}, notOurs("the instance %s is in the state %s", shown(m.Instance), shown(m.State))
+		return Notice{}, notOurs("the instance %s is in the state %s, which needs no drain", shown(m.Instance), shown(m.State))
 	}
 	return n, nil
 }
