@@ -409,7 +409,7 @@ func (a *Agent) credibleEvents(d delivery) []event.Event {
 	for i, ev := range events {
 		ev = ev.Credible()
 		if monotonic {
-			ev.Deadline = a.fromMonotonic(ev, d)
+			ev.Deadline = fromMonotonic(ev, d)
 		} else if !d.Clock.IsZero() {
 			ev.Noticed, ev.Deadline, ev.Until = a.fromDocument(ev.Noticed), a.fromDocument(ev.Deadline), a.fromDocument(ev.Until)
 		}
@@ -445,23 +445,13 @@ func (a *Agent) fromDocument(t time.Time) time.Time {
 	return t.Add(a.ahead)
 }
 
-// rounding is by how much a deadline may differ from one look to the next although it is the same: it is converted between two clocks each time.
-const rounding = time.Second
-
 // fromMonotonic returns the deadline, by the loop's clock, of an event whose source gives it by the monotonic clock: a shutdown or hibernation, a
-// lifecycle hook, or "nth drain". The deadline that is known already is kept if the new one differs from it by less than rounding, so that it does
-// not move at each look.
-func (a *Agent) fromMonotonic(ev event.Event, d delivery) time.Time {
+// lifecycle hook, or "nth drain".
+func fromMonotonic(ev event.Event, d delivery) time.Time {
 	if ev.Deadline.IsZero() {
 		return ev.Deadline
 	}
-	deadline := d.at.Add(ev.Deadline.Sub(d.monotonic))
-	for _, known := range a.known[ev.Kind] {
-		if known.ID == ev.ID && deadline.Sub(known.Deadline).Abs() < rounding {
-			return known.Deadline
-		}
-	}
-	return deadline
+	return d.at.Add(ev.Deadline.Sub(d.monotonic))
 }
 
 // outage is a time in which looks for a kind fail, perhaps not all of them.

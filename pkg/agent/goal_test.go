@@ -52,14 +52,22 @@ func TestGoal_TheGuardKnowsOfAShutdown(t *testing.T) {
 	})
 }
 
-// On this machine, a Node that is missing may not be registered yet. After a restart, the guard has to see it first.
+// The kubelet may not have registered the Node yet.
 func TestGoal_TheGuardKnowsWhetherANodeWasSeen(t *testing.T) {
-	each(t, map[string]bool{"another machine's": true, "this machine's": false}, func(r *rig, remote bool) {
-		r.cfg.Remote = remote
+	type row struct{ remote, unanswered, want bool }
+	each(t, map[string]row{
+		"it was at the start":                {remote: true, unanswered: true, want: true},
+		"its claim was read":                 {want: true},
+		"its claim could not be read so far": {unanswered: true},
+	}, func(r *rig, row row) {
+		r.cfg.Remote = row.remote
+		if row.unanswered {
+			r.node.toClaim(unanswered)
+		}
 		r.node.toGuard(reports())
 		r.run()
 		r.announce(r.spot("a", time.Hour))
-		if first, _ := r.node.firstAndLast(); first.NodeSeen != remote {
+		if first, _ := r.node.firstAndLast(); first.NodeSeen != row.want {
 			r.t.Errorf("NodeSeen is %t", first.NodeSeen)
 		}
 	})

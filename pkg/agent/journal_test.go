@@ -71,6 +71,21 @@ func TestJournal_ACordonIsLoggedOnce(t *testing.T) {
 			r.pass(time.Second)
 			return "warning: cordoned the node in 1s"
 		},
+		"by an event that joins long after an uncordon": func(r *rig) string {
+			r.node.toGuard(func(ctx context.Context, g *guard) {
+				g.open()
+				for g.next(ctx) {
+					if g.wants().Cordon {
+						g.close()
+					}
+				}
+			})
+			r.runFor(r.stopping("m", time.Hour))
+			r.pass(10 * time.Minute)
+			r.announce(r.stopping("m", time.Hour), r.spot("a", 12*time.Minute))
+			r.pass(time.Second)
+			return "warning: cordoned the node in 0s"
+		},
 		"not again after a restart": func(r *rig) string {
 			r.record.entries = []state.Entry{r.drained(r.spot("a", 90*time.Second), state.Draining, "boot-1")}
 			r.node.toGuard(func(_ context.Context, g *guard) { g.closeAs(state.NodeCordoned, drain.CordonKept) })

@@ -3,7 +3,6 @@ package agent
 import (
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/policy"
@@ -155,7 +154,7 @@ func (a *Agent) handleProgress(p drain.Progress) {
 		w.targets = ""
 	}
 	a.emitProgress(p)
-	if p.State.Trouble == "" {
+	if p.State.Cordoned || p.State.Trouble == "" {
 		a.clearCordonFailed()
 	}
 }
@@ -165,7 +164,7 @@ func (a *Agent) handleProgress(p drain.Progress) {
 func (a *Agent) emitProgress(p drain.Progress) {
 	first := a.first()
 	t := state.Transition{
-		Kind: p.Kind, Entry: first, Pod: p.Pod, PodUID: p.PodUID, Total: p.Total, Left: p.Left, Detail: p.Detail, Took: time.Since(a.work.began),
+		Kind: p.Kind, Entry: first, Pod: p.Pod, PodUID: p.PodUID, Total: p.Total, Left: p.Left, Detail: p.Detail, Took: a.now().Sub(first.Changed),
 	}
 	switch p.Kind {
 	case state.NodeEmpty, state.StateChanged: // These are only about p.State, which handleProgress has kept.

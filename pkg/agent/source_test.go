@@ -167,7 +167,7 @@ func TestClock_TimeLeftIsMovedByNothing(t *testing.T) {
 		r.dated(clock.ec2(), 0, ev)
 		r.wantBegun()
 		known := r.entry("a").Event.Deadline
-		for later, moved := range map[time.Duration]bool{time.Second - 1: false, time.Second: true} {
+		for later, moved := range map[time.Duration]bool{2*time.Second - 1: false, 2 * time.Second: true} {
 			next := ev
 			next.Deadline = ev.Deadline.Add(later)
 			r.dated(clock.ec2(), 0, next)

@@ -51,7 +51,7 @@ func (a *Agent) doing() string {
 		return "watching"
 	case !found:
 		return "watching; nothing is announced for node " + a.node
-	case e.Phase == state.Drained || staysCordoned:
+	case e.Phase == state.Drained && !e.Released() || staysCordoned:
 		return fmt.Sprintf("node %s is %s for %s", a.node, e.Phase, e.Event.Kind)
 	}
 	said := fmt.Sprintf("watching node %s: %s", a.node, a.cfg.Policy.Describe(e))

@@ -98,6 +98,12 @@ func TestStatus_OtherWorkAndWhyItFails(t *testing.T) {
 			g.say(drain.Progress{Kind: state.PodHeld, Pod: "default/web-1", Detail: "default/web", Total: 2, Left: 1})
 		}, nil, func(r *rig) { r.runFor(r.spot("a", 2*time.Minute)) },
 			"node node-a is drained for spot-interruption"},
+		"it is drained, and was uncordoned after that": {func(_ context.Context, g *guard) {
+			g.close()
+			g.drain()
+			g.open()
+		}, nil, func(r *rig) { r.runFor(r.spot("a", 2*time.Minute)) },
+			"watching node node-a: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000; nothing more will be done"},
 		"it is being uncordoned": {empty, hangs, withdrawn(30 * time.Second), "uncordoning node node-a: the event was withdrawn"},
 		"it cannot be cordoned": {forbidden, nil, func(r *rig) {
 			r.runFor(r.stopping("a", time.Hour))

@@ -80,7 +80,9 @@ func (a *Agent) startUncordon(parent context.Context, goal policy.Goal) {
 	if !a.cfg.Remote {
 		booted = func(id string) bool { return id == a.cfg.BootID }
 	}
-	a.emit(state.Transition{Kind: state.Begun, Action: string(policy.Uncordon), Reason: goal.Reason, Entry: a.entry(goal.Event.ID)})
+	if e := a.entry(goal.Event.ID); e.Phase == state.Undoing && e.Error == "" { // Otherwise somebody has uncordoned the node, or an attempt has failed.
+		a.emit(state.Transition{Kind: state.Begun, Action: string(policy.Uncordon), Reason: goal.Reason, Entry: e})
+	}
 	a.start(parent, work{goal: goal}, func(ctx context.Context) (then func()) {
 		result, err := a.cfg.Node.Uncordon(ctx, booted)
 		return func() { a.handleUncordon(result, err) }
@@ -121,7 +123,7 @@ func (a *Agent) guardGoal(goal policy.Goal) drain.Goal {
 		Claim: drain.Claim{
 			Event: goal.Event.ID, Kind: string(goal.Event.Kind), Events: goal.Events, BootID: a.cfg.BootID, Since: a.now().UTC(),
 		},
-		Cordon: goal.Cordon, Evict: goal.Action == policy.Drain, Before: goal.Before, Shutdown: shutdown, NodeSeen: a.cfg.Remote, MayNotEvict: mayNotEvict,
+		Cordon: goal.Cordon, Evict: goal.Action == policy.Drain, Before: goal.Before, Shutdown: shutdown, NodeSeen: a.cfg.Remote || a.claimRead, MayNotEvict: mayNotEvict,
 		Hard: a.monotonic(goal.Hard), Soft: a.monotonic(goal.Soft), TimeEnds: a.monotonic(goal.TimeEnds),
 	}
 }
@@ -250,7 +252,9 @@ func (a *Agent) handleUncordon(result drain.UncordonResult, err error) {
 	case err != nil:
 		a.recordUncordonFailed(end)
 	default:
-		a.logUncordoned(end)
+		if end.Entry.Phase == state.Undoing { // Otherwise only what is left of a cordon was taken off, as somebody has uncordoned the node.
+			a.logUncordoned(end)
+		}
 		a.recordUncordoned(end, result == drain.UncordonedBefore)
 	}
 }
@@ -286,14 +290,12 @@ func (a *Agent) recordUncordoned(end state.Transition, overruled bool) {
 	}
 }
 
-// recordUncordonFailed records the failure in each entry that waits for the uncordon. The first of several failures in a row is emitted, for the most
+// recordUncordonFailed records the failure in the entry of each event of the goal. The first of several failures in a row is emitted, for the most
 // urgent event.
 func (a *Agent) recordUncordonFailed(end state.Transition) {
-	for _, e := range a.cfg.Record.Entries() {
-		if e.Phase != state.Undoing {
-			continue
-		}
-		firstFailure := e.Error == "" && e.Event.ID == end.Entry.Event.ID
+	for _, id := range a.work.goal.Events {
+		e := a.entry(id)
+		firstFailure := e.Error == "" && id == end.Entry.Event.ID
 		e.Error, e.Changed = end.Err.Error(), a.now() // The policy pauses from Changed on.
 		a.put(e)
 		if firstFailure {

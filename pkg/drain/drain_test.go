@@ -460,6 +460,9 @@ func TestGoal_ReportsTrouble(t *testing.T) {
 		"a refusal to read the Node":       {func(s *apitest.Server) { s.Always("get node", apitest.Forbidden("no looks here")) }, `cordoning node "node-1": no looks here`, false},
 		"a refusal to close it":            {func(s *apitest.Server) { s.Always("patch", apitest.Forbidden("no cordons here")) }, `cordoning node "node-1": no cordons here`, true},
 		"there is no Node, which it takes": {func(s *apitest.Server) { s.RemoveNode() }, "", true},
+		"a refusal to read the Node that is closed": {func(s *apitest.Server) {
+			time.AfterFunc(5*time.Second, func() { s.Always("get node", apitest.Forbidden("no looks here")) })
+		}, "", true},
 	} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			c.upset(s)

@@ -293,14 +293,10 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 		handled := make(chan struct{})
 		g.loop.Post(func() { g.handleLook(v, number, goal.Generation); close(handled) })
 		loop.Await(ctx, handled, forever) // The next look needs what this one has changed in memory.
-		if v.labelIsStale() && kube.Passing(v.labelErr) {
-			err := g.unlabel(ctx, v)
-			g.loop.Post(func() { g.reportLabelRefusal(err) })
-		}
 		// A call of Look shortens the pause, but not to less than minPause. So looks that fail stay rare, however often Look is called.
 		pause, minPause := lookEvery, time.Second
 		switch {
-		case v.err == nil && v.lacksLabel && v.labelErr == nil: // The next look sets the label.
+		case v.err == nil && v.labelErr == nil && (v.lacksLabel || v.uncordoned && v.labeled): // The next look sets the label, or takes it off.
 			failing, refused, pause = kube.Failures, kube.Refusals, 0
 		case v.err == nil:
 			failing, refused, minPause = kube.Failures, kube.Refusals, 0
@@ -316,17 +312,6 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 			return nil
 		}
 	}
-}
-
-// unlabel repeats what a look has failed to do: to take ExcludeLabel off. It does so even if the guard ends, as there may be no other look, but no
-// longer than nth may take to stop.
-func (g *guard) unlabel(ctx context.Context, v view) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), kube.WritePressed)
-	defer cancel()
-	return kube.Retry(ctx, func(ctx context.Context) error {
-		_, err := g.node.unlabel(ctx, v.uid, kube.WritePressed)
-		return err
-	})
 }
 
 // handleLook handles the result of the look of that number. generation is the goal's when the look began. If the look changed what the agent has
@@ -418,11 +403,10 @@ func (g *guard) handleNodeError(v view) {
 	} else {
 		g.view = v
 	}
-	passing, wantsCordon := kube.Passing(v.err), g.cordonPending() && g.view.cordon != CordonOptedOut
-	if passing && !wantsCordon { // No cordon waits for the next look, so the failure harms nobody.
+	if !g.lacksCordon() || g.view.cordon == CordonOptedOut { // No cordon waits for the next look, so the failure harms nobody.
 		return
 	}
-	if !passing && !g.goal.Hard.IsZero() && g.cordonDecided.IsZero() {
+	if !kube.Passing(v.err) && !g.goal.Hard.IsZero() && g.cordonDecided.IsZero() {
 		g.cordonDecided = time.Now() // Evictions do not wait for the cordon any more.
 	}
 	if why := g.trouble.Note(v.err); why != "" {
@@ -499,6 +483,10 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 
 // cordonPending reports whether the guard is still trying to cordon the node, so that pods may still come. It is false if the cordon was refused.
 func (g *guard) cordonPending() bool {
-	wanted := !g.view.cordoned() && !g.view.missing && !g.staysUncordoned()
-	return wanted && (g.view.err == nil || kube.Passing(g.view.err))
+	return g.lacksCordon() && (g.view.err == nil || kube.Passing(g.view.err))
+}
+
+// lacksCordon reports whether there is a Node that is to be cordoned, and was not seen cordoned.
+func (g *guard) lacksCordon() bool {
+	return !g.view.cordoned() && !g.view.missing && !g.staysUncordoned()
 }

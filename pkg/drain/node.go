@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -96,7 +97,7 @@ type view struct {
 	// cordonStamp is when the cordon was set, by the API server's clock. It is also known for a cordon of ours that somebody has taken off.
 	// Zero if the Node does not say.
 	cordonStamp time.Time
-	// lacksLabel: ExcludeLabel is still to be set. labelErr is why that has failed.
+	// lacksLabel: ExcludeLabel is still to be set. labelErr is why the label could not be set or taken off.
 	lacksLabel bool
 	labelErr   error
 }
@@ -105,9 +106,6 @@ type view struct {
 func (v view) cordoned() bool {
 	return v.cordon == CordonSet || v.cordon == CordonKept || v.cordon == CordonForeign
 }
-
-// labelIsStale reports whether ExcludeLabel is still on a Node that an operator has uncordoned.
-func (v view) labelIsStale() bool { return v.staysUncordoned && v.labeled && !v.unschedulable }
 
 // memory is what a guard knows from earlier looks.
 type memory struct {
@@ -176,12 +174,12 @@ func (n *Node) look(ctx context.Context, goal Goal, before memory) view {
 	}
 	newlyCordoned := v.cordoned() && !before.view.cordoned()
 	if v.lacksLabel && !newlyCordoned { // Evictions do not wait for the label: the next look, which comes at once, sets it.
-		if node, v.labelErr = n.patch(ctx, n.labelPatch(node), n.labelManager(), kube.InTurn, goal.patchTimeout()); v.labelErr == nil {
+		if node, v.labelErr = n.patch(ctx, labelPatch(node, n.opts.Writer), n.labelManager(), kube.InTurn, goal.patchTimeout()); v.labelErr == nil {
 			v.node, v.lacksLabel, v.labeled, v.ours = node, false, true, true
 		}
 	}
-	if v.labelIsStale() { // Before the uncordon is recorded: after that, a restart might look at the Node no more.
-		if node, v.labelErr = n.unlabel(ctx, v.uid, firstUnlabel); v.labelErr == nil {
+	if v.staysUncordoned && !v.uncordoned && v.labeled && !v.unschedulable { // It takes pods, so it should get traffic, even while a drain continues.
+		if node, v.labelErr = n.patch(ctx, labelPatch(node, nil), n.labelManager(), kube.InTurn, goal.patchTimeout()); v.labelErr == nil {
 			v.node, v.labeled = node, false
 		}
 	}
@@ -241,23 +239,11 @@ func wasUncordoned(node *corev1.Node, last view) bool {
 	return newClaim || last.unschedulable && !byItsWriter
 }
 
-// labelPatch returns the patch that sets ExcludeLabel.
-func (n *Node) labelPatch(seen *corev1.Node) map[string]any {
+// labelPatch returns the patch that sets ExcludeLabel to a value, or takes it off if that is nil.
+func labelPatch(seen *corev1.Node, value any) map[string]any {
 	metadata := asSeen(seen)
-	metadata["labels"] = map[string]any{ExcludeLabel: n.opts.Writer}
+	metadata["labels"] = map[string]any{ExcludeLabel: value}
 	return map[string]any{"metadata": metadata}
-}
-
-// firstUnlabel is how long a look tries to take ExcludeLabel off. Evictions continue meanwhile, as the uncordon is not handled yet.
-const firstUnlabel = 2 * time.Second
-
-// unlabel takes ExcludeLabel off a Node that an operator has uncordoned: it takes pods, so it should get traffic. It returns the changed
-// Node. limit bounds the wait for a place, and then the request.
-func (n *Node) unlabel(ctx context.Context, uid types.UID, limit time.Duration) (*corev1.Node, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	metadata := map[string]any{"uid": uid, "labels": map[string]any{ExcludeLabel: nil}} // whatever the Node's version
-	return n.patch(ctx, map[string]any{"metadata": metadata}, n.labelManager(), kube.InTurn, limit)
 }
 
 // hasClaim reports whether there is a claim on the Node, no matter who wrote it.
@@ -383,14 +369,19 @@ type Booted func(bootID string) bool
 
 // Uncordon removes what this writer has set on the node: the cordon, if nobody else needs it, the annotation and the label. It first waits until
 // the kubelet of a boot for which booted returns true has reported the Node Ready; if booted is nil, it does not wait. Failures that may pass
-// are retried until ctx ends.
+// are retried for uncordonTime, or until ctx ends.
 func (n *Node) Uncordon(ctx context.Context, booted Booted) (UncordonResult, error) {
 	const write = true
 	return n.uncordon(ctx, booted, write)
 }
 
+// uncordonTime is how long an uncordon is tried before the caller gets the error, and can report it: longer than a kubelet needs after a boot.
+const uncordonTime = 2 * time.Minute
+
 // uncordon is Uncordon. Without write, it changes nothing.
 func (n *Node) uncordon(ctx context.Context, booted Booted, write bool) (result UncordonResult, err error) {
+	ctx, cancel := context.WithTimeout(ctx, uncordonTime)
+	defer cancel()
 	err = kube.Retry(ctx, func(ctx context.Context) error {
 		node, err := n.get(ctx, kube.InTurn)
 		if kube.NotFound(err) {
@@ -400,9 +391,13 @@ func (n *Node) uncordon(ctx context.Context, booted Booted, write bool) (result 
 		if err != nil {
 			return err
 		}
-		result = n.uncordonOf(node)
-		patch := n.uncordonPatch(node, result)
-		if patch == nil || !write { // Nothing of ours is on the Node, or this is a dry run.
+		found := n.uncordonOf(node)
+		patch := n.uncordonPatch(node, found)
+		if patch == nil { // Nothing of ours is on the Node, perhaps since an attempt whose answer was lost.
+			result = cmp.Or(result, found)
+			return nil
+		}
+		if result = found; !write {
 			return nil
 		}
 		if booted != nil && result.LeftTo() == "" && !isReady(node, booted) {

@@ -195,6 +195,20 @@ func TestUncordon(t *testing.T) {
 			t.Errorf("uncordon is %q, %v after %d patches", got, err, count(s, "patch"))
 		}
 	})
+	run(t, "that fails for minutes, which is to be reported", func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(cordoned(ours))
+		s.Always("patch node", apitest.Unavailable())
+		if _, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(t.Context(), nil); err == nil {
+			t.Error("it says that it has uncordoned the node")
+		}
+	})
+	run(t, "whose answer is lost", func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(cordoned(ours))
+		s.Answer("patch node", apitest.Lost())
+		if got, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, plenty), nil); got != drain.UncordonLifted || err != nil {
+			t.Errorf("uncordon is %q, %v", got, err)
+		}
+	})
 	run(t, "of a Node that is gone", func(t *testing.T, s *apitest.Server) {
 		s.RemoveNode()
 		node := drain.New(s.Client(), apitest.Node, drain.Options{})

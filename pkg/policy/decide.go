@@ -66,7 +66,13 @@ func (s Settings) update(sit Situation) (past, added []state.Entry) {
 		}
 	}
 	for i, e := range past {
-		if e.Phase == state.Closed || !sit.missing(e.Event) {
+		switch {
+		case !sit.missing(e.Event):
+			continue
+		case e.Phase == state.Closed:
+			if e.Ending == state.Expired { // The next one that is announced counts as another event.
+				past[i].Ending = state.Withdrawn
+			}
 			continue
 		}
 		// A time in the future is from an earlier boot, whose clock was ahead.
@@ -108,11 +114,21 @@ func (s Settings) updateEntry(sit Situation, e state.Entry, ev event.Event) stat
 	if e.Event.State == "" && !s.Reboots(ev) { // adopted from a claim
 		e.RebootAt = time.Time{}
 	}
-	e.Missing = time.Time{}
-	if !sameEvent(e.Event, ev) { // The same time in another zone would make the entry differ.
-		e.Event = ev
+	ev.Noticed, ev.Deadline, ev.Until = steady(e.Event.Noticed, ev.Noticed), steady(e.Event.Deadline, ev.Deadline), steady(e.Event.Until, ev.Until)
+	if e.Phase == state.Seen && !ev.Deadline.Equal(e.Event.Deadline) {
+		e.Changed = sit.Now // Describe says for that time when the action begins.
 	}
+	e.Event, e.Missing = ev, time.Time{}
 	return e
+}
+
+// steady returns the time of an event that a source reports now, or the time before if the two differ by no more than clocks do: a source dates its
+// documents in whole seconds, and each process of nth compares the clocks anew.
+func steady(before, now time.Time) time.Time {
+	if now.Sub(before).Abs() < 2*time.Second {
+		return before
+	}
+	return now
 }
 
 // beginsAgain reports whether a closed entry's event counts as another event if it is announced now.
@@ -253,7 +269,7 @@ func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
 		if !e.OnNode || e.Phase == state.Closed {
 			continue
 		}
-		e.OnNode = false
+		e.OnNode, e.Error = false, ""
 		ending := s.ending(sit, e)
 		if overruled && ending == "" && !e.Released() && !e.CordonedAt.IsZero() {
 			e.ReleasedAt = sit.Now
@@ -292,7 +308,7 @@ func Release(sit Situation, inClaim func(event string) bool, claimedAt time.Time
 
 // Decide returns the goal for the node. The record must be up to date: see Fold.
 func (s Settings) Decide(sit Situation) Goal {
-	var wanting, undoing []state.Entry
+	var wanting, undoing, marked []state.Entry
 	var revisit time.Time
 	for _, e := range sit.Past {
 		revisit = soonest(revisit, s.revisit(sit, e))
@@ -301,10 +317,12 @@ func (s Settings) Decide(sit Situation) Goal {
 			wanting = append(wanting, e)
 		case e.Phase == state.Undoing && want == wantNothing:
 			undoing = append(undoing, e)
+		case want == wantReleased && e.OnNode && !s.neededByOther(sit, e): // The claim or the label is left from the cordon.
+			marked = append(marked, e)
 		}
 	}
 	goal := Goal{Action: Wait}
-	if len(undoing) > 0 {
+	if undoing = append(undoing, marked...); len(undoing) > 0 {
 		goal = s.uncordonGoal(sit, undoing)
 	}
 	// If all events in wanting are released, the cordon on the node is that of an event that is over. It is taken back first.

@@ -67,6 +67,14 @@ func TestFold_WhatTheRecordShouldSay(t *testing.T) {
 			past: past(entry(notice, state.Drained)), want: "",
 		},
 		{
+			name: "so is one that two clocks tell differently", known: known(spot("a", 10*time.Minute+time.Second)),
+			past: past(entry(notice, state.Drained)), want: "",
+		},
+		{
+			name: "what is expired and listed no more may come again", known: known(), rules: withAction(event.RebalanceRecommendation, policy.Cordon),
+			past: past(entry(rebalance("r"), state.Closed, closed(state.Expired))), want: "r closed withdrawn",
+		},
+		{
 			name: "a reboot was not for what nothing was done for, though its time is over", known: known(),
 			past: past(entry(spot("a", time.Minute), state.Seen, before)), want: "a seen missing since 5m0s",
 		},

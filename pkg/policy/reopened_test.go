@@ -42,7 +42,7 @@ func TestReopened_IsRespected(t *testing.T) {
 		},
 		{
 			name: "what is drained meanwhile holds nothing up", known: known(stop, inState(notice, event.Canceled)), node: open,
-			past: past(entry(stop, state.Draining, reopened), entry(notice, state.Drained)), want: "uncordon n",
+			past: past(entry(stop, state.Draining, reopened), entry(notice, state.Drained)), want: "uncordon n, a",
 		},
 		{
 			name: "after it came back it is met like a new one", known: known(stop),
@@ -50,7 +50,7 @@ func TestReopened_IsRespected(t *testing.T) {
 		},
 		{
 			name: "a cordon that was lifted before it was seen has no age", known: known(rebalance("a")), rules: cordoning,
-			past: past(entry(rebalance("a"), state.Cordoning, reopened, uncordoned)), want: "wait",
+			past: past(entry(rebalance("a"), state.Cordoning, reopened, uncordoned)), want: "uncordon a",
 		},
 	})
 }

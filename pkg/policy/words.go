@@ -28,6 +28,9 @@ func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 	if !e.RebootAt.IsZero() {
 		return "the maintenance is not over; EC2 does it at the scheduled time"
 	}
+	if e.Released() {
+		return "someone has uncordoned it already"
+	}
 	return "the event was moved to a later time"
 }
 

@@ -128,10 +128,13 @@ func (s *Store) Put(written func(error), entries ...state.Entry) {
 	s.startWriter(written)
 }
 
-// Flush waits until everything that was put is on disk and its callbacks have been called. It returns the error of the last
-// write, or ctx's error if that ends before.
+// Flush waits until everything that was put is on disk and its callbacks have been called. If the last write failed, it writes once more. It returns
+// the error of the last write, or ctx's error if that ends before.
 func (s *Store) Flush(ctx context.Context) error {
 	s.mu.Lock()
+	if s.failed != nil {
+		s.startWriter(func(error) {})
+	}
 	idle := s.idle
 	s.mu.Unlock()
 	if idle != nil {

@@ -35,7 +35,7 @@ func (w *world) watchDeadline(n *notice) {
 
 // calm reports whether nth has surely known a notice for longer than d, and nothing has kept nth from its work in that time.
 func (w *world) calm(n *notice, d time.Duration) bool {
-	if w.stepped || n.vague || !w.sure(n, drained) || w.cluster.action != "" || w.cluster.gone.After(w.cluster.back) {
+	if w.stepped || n.vague || !w.sure(n, drained) || w.cluster.action != "" || w.server.CurrentNode() == nil {
 		return false
 	}
 	for _, t := range []time.Time{
@@ -168,7 +168,7 @@ func (w *world) judgeWithdrawn(i *incarnation, n *notice) {
 // judgeVolumes judges, when the node is recorded as drained for a notice, whether its volumes are free or were waited for.
 func (w *world) judgeVolumes(n *notice) {
 	wait := w.options.VolumeWait
-	if wait == 0 || w.cluster.action != "" || time.Since(w.cluster.actionSet) < slow || w.cluster.gone.After(w.cluster.back) {
+	if wait == 0 || w.cluster.action != "" || time.Since(w.cluster.actionSet) < slow || w.server.CurrentNode() == nil {
 		return
 	}
 	w.judgedLocked(volumesAwaited)

@@ -665,7 +665,7 @@ func (w *world) judgeRemoval(q request) {
 	if pod.Annotations[evict.Annotation] == evict.Never && annotated && time.Since(w.cluster.arrived(pod)) > 2*time.Second {
 		w.violatedLocked(annotationsRespected, "%s %s, which is never to be evicted", q.verb, q.pod)
 	}
-	nodeExists := !w.cluster.gone.After(w.cluster.back)
+	nodeExists := w.server.CurrentNode() != nil
 	if nodeExists && w.cluster.action != "" && time.Since(w.cluster.actionSet) > slow && w.steady(slow) {
 		w.violatedLocked(annotationsRespected, "%s %s in spite of nth-project.github.io/action", q.verb, q.pod)
 	}
