@@ -160,7 +160,7 @@ func (c *check) cluster(ctx context.Context) identity.Identity {
 		return id
 	}
 	c.eviction(ctx, node, f)
-	c.OK("forecast", "%s", describeForecast(f, daemon.SpotNotice))
+	c.OK("forecast", "%s", describeForecast(f, fmt.Sprintf("of the %.0f s of a spot notice", daemon.SpotNotice.Seconds())))
 	for _, pod := range f.Cut() {
 		c.Warn("forecast", "%s has a grace period of %.0f s, and would get %.0f s of it", pod.Pod, pod.Grace.Seconds(), pod.Gets.Seconds())
 	}
@@ -184,13 +184,12 @@ func (c *check) eviction(ctx context.Context, node *drain.Node, f evict.Forecast
 	}
 }
 
-// describeForecast says how long a drain would take after a spot notice of that length.
-func describeForecast(f evict.Forecast, notice time.Duration) string {
+// describeForecast says how long a drain would take. available describes the time that a drain has, as in "of the 120 s of a spot notice".
+func describeForecast(f evict.Forecast, available string) string {
 	if len(f.Pods) == 0 {
 		return "no pods to evict"
 	}
-	return fmt.Sprintf("a drain of %s takes up to %.0f s of the %.0f s of a spot notice, if no disruption budget blocks it",
-		text.Pods(len(f.Pods)), f.Needs.Seconds(), notice.Seconds())
+	return fmt.Sprintf("a drain of %s takes up to %.0f s %s, if no disruption budget blocks it", text.Pods(len(f.Pods)), f.Needs.Seconds(), available)
 }
 
 // shutdown checks for how long logind lets a shutdown be delayed, how long the kubelet delays it, and which process handles the power button.

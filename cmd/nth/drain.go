@@ -37,7 +37,10 @@ that is done. It respects disruption budgets to the end, and deletes no pod. The
 reboots, until --undo. The exit status is 0 if the node is drained, and 1 if not: its time was over, somebody
 uncordoned the node or opted it out, or the service does not run. It needs root's rights.`,
 	}
+	path := h.settings().ConfigFlag(cmd)
 	undo := cmd.Flags().Bool("undo", false, `end what "nth drain" has asked for, and wait until the node is uncordoned, unless others need it cordoned`)
+	dryRun := cmd.Flags().Bool("dry-run", false, "show the pods that would have to go, and change nothing")
+	cmd.MarkFlagsMutuallyExclusive("undo", "dry-run")
 	limit := manualDeadline
 	cli.Flag(cmd, "deadline", "DURATION", "give up after so long (default 10m)", func(value string) (err error) {
 		if limit, err = time.ParseDuration(value); err != nil || limit <= 0 {
@@ -48,6 +51,9 @@ uncordoned the node or opted it out, or the service does not run. It needs root'
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		ctx, stop := daemon.UntilSignal(cmd.Context())
 		defer stop()
+		if *dryRun {
+			return h.planDrain(ctx, *path, limit, cmd.OutOrStdout())
+		}
 		d := manualDrain{
 			out: cmd.OutOrStdout(), state: h.settings().StateDirectory(), runtime: settings.RuntimeDirectory("nth"), began: time.Now(),
 		}
@@ -64,6 +70,23 @@ uncordoned the node or opted it out, or the service does not run. It needs root'
 		return err
 	}
 	return cmd
+}
+
+// planDrain is "nth drain --dry-run" with the settings at a path: it prints the pods that a drain within limit would evict, and changes nothing.
+func (h hostInfo) planDrain(ctx context.Context, path string, limit time.Duration, out io.Writer) error {
+	checks.Hush()
+	l, err := h.settings().Load(path)
+	if err != nil {
+		return err
+	}
+	cfg := l.Config
+	id, err := h.newKubelet(cfg, nil).Identity(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out, wrap(fmt.Sprintf("Node %s would be cordoned and drained. Nothing is changed.", id.Node), 0))
+	const deletes = false // "nth drain" has a soft deadline, for which no pod is deleted.
+	return listPods(ctx, cfg, id, limit, deletes, fmt.Sprintf("of %.0f s", limit.Seconds()), out)
 }
 
 // manualDrain is a run of "nth drain". It prints each sentence of the service's status, with the time since the start. It needs no settings: those

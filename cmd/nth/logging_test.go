@@ -112,6 +112,12 @@ func TestVisible_what_an_API_server_says(t *testing.T) {
 	b := newBench(t)
 	b.put(t, "absent", string(rehearsal.Kubeconfig(server.URL)))
 	mustBeVisible(t, b.check(t, ""))
+	settings := file(t, fmt.Sprintf("[kubernetes]\nkubeconfig = %q\n", filepath.Join(b.host, "absent")))
+	status, stdout, stderr := call(t, "drain --dry-run --config "+settings)
+	if status != 1 || stdout != "" || strings.Count(stderr, "\n") != 1 {
+		t.Errorf("drain: status %d, on standard output %q", status, stdout)
+	}
+	mustBeVisible(t, stderr)
 }
 
 func TestVisible_what_the_status_has(t *testing.T) {

@@ -101,7 +101,8 @@ func (h hostInfo) rehearse(ctx context.Context, l config.Loaded[config.Config], 
 		fmt.Fprintln(out, "\nThe service would only log this: dry_run is true.")
 	}
 	if isReal {
-		return listPods(ctx, cfg, id, notice, out)
+		const deletes = true // EC2 takes the machine at the deadline, so nth deletes pods before.
+		return listPods(ctx, cfg, id, notice, deletes, fmt.Sprintf("of the %.0f s of a spot notice", notice.Seconds()), out)
 	}
 	return simulate(ctx, cfg, notice, &timeline{out: out})
 }
@@ -109,9 +110,10 @@ func (h hostInfo) rehearse(ctx context.Context, l config.Loaded[config.Config], 
 // identityLimit is how long a rehearsal looks for the kubelet's identity.
 const identityLimit = 15 * time.Second
 
-// listPods prints a table of the pods that a drain would evict from a real node after a spot notice of that length, and how long the drain would
-// take.
-func listPods(ctx context.Context, cfg config.Config, id identity.Identity, notice time.Duration, out io.Writer) error {
+// listPods prints a table of the pods that a drain would evict from a real node, and how long the drain would take. left is the time for the
+// drain, and available describes it, as in "of the 120 s of a spot notice". deletes says that pods which a budget still holds are deleted in
+// the end.
+func listPods(ctx context.Context, cfg config.Config, id identity.Identity, left time.Duration, deletes bool, available string, out io.Writer) error {
 	node := drain.New(id.Client, id.Node, drainOptions(cfg))
 	if optedOut, err := node.OptedOut(ctx); err != nil {
 		return err
@@ -119,7 +121,7 @@ func listPods(ctx context.Context, cfg config.Config, id identity.Identity, noti
 		fmt.Fprintln(out, "\n"+wrap("Its pods would be left alone: the annotation "+drain.ActionAnnotation+" on the Node asks for that.", 0))
 		return nil
 	}
-	f, err := node.Forecast(ctx, notice)
+	f, err := node.Forecast(ctx, left)
 	if err != nil {
 		return err
 	}
@@ -149,10 +151,13 @@ func listPods(ctx context.Context, cfg config.Config, id identity.Identity, noti
 	if len(f.Pods) > 0 {
 		fmt.Fprintln(out)
 	}
-	if stuck {
+	switch {
+	case stuck && deletes:
 		fmt.Fprintln(out, wrap("A budget refuses an eviction now. Pods that it still holds when only their grace periods are left are deleted.", 0))
+	case stuck:
+		fmt.Fprintln(out, wrap("A budget refuses an eviction now. Pods that it holds stay: nth drain deletes no pod.", 0))
 	}
-	fmt.Fprintln(out, wrap("By the grace periods, "+describeForecast(f, notice)+".", 0))
+	fmt.Fprintln(out, wrap("By the grace periods, "+describeForecast(f, available)+".", 0))
 	return nil
 }
 

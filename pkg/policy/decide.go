@@ -123,7 +123,7 @@ func (s Settings) updateEntry(sit Situation, e state.Entry, ev event.Event) stat
 }
 
 // steady returns the time of an event that a source reports now, or the time before if the two differ by no more than clocks do: a source dates its
-// documents in whole seconds, and each process of nth compares the clocks anew.
+// documents in whole seconds, and each process of nth compares the clocks again.
 func steady(before, now time.Time) time.Time {
 	if now.Sub(before).Abs() < 2*time.Second {
 		return before
