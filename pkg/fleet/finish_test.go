@@ -266,6 +266,7 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 		most      int  // how many are cordoned at once
 		advised   bool // one is cordoned for another event before
 		replaces  bool // by terminating instances, whose Nodes stay
+		leadless  bool // the rule has no lead
 		before    func(c *cluster, says *knowledge)
 	}
 	annotated := func(action string) func(*cluster, *knowledge) {
@@ -289,6 +290,7 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 		"two groups":                        {groups: "xyy", in: days, requests: 3, most: 2},
 		"the Nodes outlive their instances": {groups: "xxx", in: days, requests: 3, most: 3, replaces: true},
 		"no time is left":                   {groups: "xxx", in: 8 * time.Minute, requests: 1, most: 3},
+		"no time is left, nor a lead set":   {groups: "xxx", in: 2 * time.Minute, leadless: true, requests: 1, most: 3},
 		"EC2 refuses the requests": {groups: "xxx", in: days, most: 1, before: func(c *cluster, says *knowledge) {
 			c.before("evict", held)
 			time.AfterFunc(30*time.Second, func() { says.say(func(k *knowledge) { k.refused = true }) })
@@ -332,6 +334,10 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 		change := func(o *fleet.Options) {
 			finishing(says, map[bool]fleet.Finish{true: "replace", false: "reboot"}[row.replaces])(o)
 			o.GroupLabel = "zone"
+			if rule := o.Policy[event.ScheduledMaintenance]; row.leadless {
+				rule.Lead = 0
+				o.Policy[event.ScheduledMaintenance] = rule
+			}
 		}
 		if row.nextLeads {
 			c.before("evict", held) // The first leader ends in a drain.

@@ -68,6 +68,7 @@ func (t *term) dispatch() {
 		switch {
 		case s.urgent.Load():
 			mustWait = all >= places+urgentPlaces
+			s.inTurn = false // It does not wait for the turn, and takes the turn when a request is made.
 		case all >= places || isFull || groupIsFull:
 			mustWait = true
 		case s.inTurn:
