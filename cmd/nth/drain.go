@@ -154,9 +154,9 @@ func (d *manualDrain) undo(ctx context.Context) error {
 	})
 }
 
-// notRunning returns the error for a service that does not run.
+// notRunning returns the error for a service that does not run, or hangs.
 func notRunning(why string) error {
-	return fmt.Errorf("the service does not run (%s); start it: sudo systemctl start nth", why)
+	return fmt.Errorf("%s; run: sudo systemctl restart nth", why)
 }
 
 // statusPoll is how often the service's status is read.

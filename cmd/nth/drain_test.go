@@ -183,7 +183,7 @@ func TestDrain_AnUnreadableRequestIsReported(t *testing.T) {
 
 func TestDrain_NeedsAServiceWithACredential(t *testing.T) {
 	for want, left := range map[string]func(*state.Status){
-		"start it: sudo systemctl start nth":                   func(s *state.Status) { s.Stopped = s.Updated },
+		"run: sudo systemctl restart nth":                      func(s *state.Status) { s.Stopped = s.Updated },
 		"no drain was requested: there is no kubeconfig":       without,
 		"the service runs as a dry run, and changes nothing\n": func(s *state.Status) { s.DryRun = true },
 	} {

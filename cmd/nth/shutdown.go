@@ -74,9 +74,9 @@ func newShutdown(cfg config.Config, stopLimit time.Duration, bootID string, log 
 			case err != nil:
 				log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).Infof("no advance notice of shutdowns from logind: %s; retrying", err)
 			case delay < dropInDelay:
-				s.startLog().Warnf("a shutdown that logind announces, such as a reboot, can be delayed by %s", tooShort(delay))
+				s.startLog().Warnf("a shutdown that logind announces, such as a reboot, waits for the drain for %s", tooShort(delay))
 			default:
-				s.startLog().Infof("a shutdown that logind announces, such as a reboot, can be delayed by up to %s (InhibitDelayMaxSec of logind)", delay)
+				s.startLog().Infof("a shutdown that logind announces, such as a reboot, waits for the drain for up to %s (InhibitDelayMaxSec of logind)", delay)
 			}
 		},
 	}

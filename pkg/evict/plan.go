@@ -176,7 +176,7 @@ func (p *Pods) planTerminating(t *target, goneBy, now time.Time) (what state.Tra
 		again = t.endBy
 	case t.stage != overdue:
 		t.stage, p.all = overdue, true
-		t.held = "it does not end"
+		t.held = "containers that have not ended"
 		p.drain.Report(state.PodOverdue, t.pod, t.held)
 	}
 	grace := t.pod.DeletionGracePeriodSeconds

@@ -145,7 +145,7 @@ func (c *Client) node(ctx context.Context) (string, error) {
 	defer cancel()
 	review, err := c.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authentication.SelfSubjectReview{}, meta.CreateOptions{})
 	if err != nil {
-		return "", fmt.Errorf("asking %s whose credential is in %s: %w%s", c.Server, c.Source, err, c.expiry())
+		return "", fmt.Errorf("asking the API server %s who owns the credential in %s: %w%s", c.Server, c.Source, err, c.expiry())
 	}
 	user := review.Status.UserInfo.Username
 	node, found := strings.CutPrefix(user, nodeUser)

@@ -214,7 +214,7 @@ func TestShutdown_WithoutAnAPIServerEndsAllTheSame(t *testing.T) {
 	h.Run(t, "systemctl", "restart", "systemd-logind")
 	lab.Await(t, "nth warns of the delay", func() bool {
 		return slices.ContainsFunc(h.Logged(t, systemd.Started), func(e machine.Entry) bool {
-			return strings.Contains(e.Message(), "can be delayed by 10s only") && e["PRIORITY"] == "4"
+			return strings.Contains(e.Message(), "waits for the drain for 10s only") && e["PRIORITY"] == "4"
 		})
 	})
 	h.Write(t, "/var/lib/kubelet/config.yaml", "shutdownGracePeriod: 60s\n")
