@@ -153,9 +153,9 @@ func TestReboot_LeavesTheRestToEC2(t *testing.T) {
 		e.RebootAt = r.start
 		r.record.entries = []state.Entry{e}
 		r.run()
-		r.wantTape("put a undoing")
+		r.wantTape()
 		r.announce(r.rebooting("a", time.Hour))
-		r.wantTape("uncordon", "uncordon ended", "put a seen")
+		r.wantTape("put a undoing", "uncordon", "uncordon ended", "put a seen")
 		r.wantSaid(systemd.Uncordoned, "info: uncordoned the node: the maintenance is not over; EC2 does it at the scheduled time")
 		r.pass(50 * time.Minute)
 		r.wantTape("put a draining", "guard for a: drain, soft in 10m0s", "put a drained")

@@ -413,9 +413,7 @@ func (s Settings) uncordonGoal(sit Situation, undoing []state.Entry) Goal {
 	goal := Goal{Action: Uncordon, Event: first.Event, Reason: s.undoReason(first, s.ending(sit, first))}
 	for _, e := range undoing {
 		goal.Events = append(goal.Events, e.Event.ID)
-		failedLately := e.Error != "" && e.Changed.Add(uncordonPause).After(sit.Now)
-		looksFirst := !e.RebootAt.IsZero() && sit.knownUntil(e.Event.Kind).IsZero() && !sit.fails(e.Event.Kind) // to give the reason
-		if failedLately || looksFirst {
+		if failedLately := e.Error != "" && e.Changed.Add(uncordonPause).After(sit.Now); failedLately {
 			return Goal{Action: Wait}
 		}
 	}
@@ -456,7 +454,7 @@ func byDeadline(a, b time.Time) int {
 // have uncordoned the node, or if it is uncertain whether the event is still to come.
 func (s Settings) want(sit Situation, e state.Entry) want {
 	if s.ending(sit, e) != "" || s.rescheduled(sit, e) {
-		if sit.rebootIsUnderWay(e) { // EC2 may end the event before the machine is down.
+		if sit.rebootIsUnderWay(e) || s.looksFirst(sit, e) { // EC2 may end the event before the machine is down.
 			return wantUnchanged
 		}
 		return wantNothing
@@ -481,6 +479,12 @@ func (s Settings) want(sit Situation, e state.Entry) want {
 		return wantCordoned
 	}
 	return level // A drain continues until the event counts as withdrawn.
+}
+
+// looksFirst reports whether nothing is taken back for an entry of an earlier boot before the first look at its source, which may fail. That look says
+// whether the reboot was the announced one, and compares the clock of this boot with EC2's.
+func (s Settings) looksFirst(sit Situation, e state.Entry) bool {
+	return e.BootID != sit.BootID && !e.Event.Kind.Local() && !s.Ignores(e) && sit.knownUntil(e.Event.Kind).IsZero() && !sit.fails(e.Event.Kind)
 }
 
 // confirmed reports whether there is enough evidence that an entry's event is still to come, so that work for it may begin. After a good look

@@ -73,7 +73,8 @@ func TestReboot_WhatItEnds(t *testing.T) {
 	decide(t, []decision{
 		{name: "ends the reboot it was announced as", known: known(), now: time.Hour, past: drained(reboot), want: "uncordon a"},
 		{name: "ends it although it is still listed", known: known(reboot), now: time.Hour, past: drained(reboot), want: "uncordon a"},
-		{name: "ends it without the metadata service", now: time.Hour, past: drained(reboot), want: "uncordon a"},
+		{name: "ends it without the metadata service", failing: failing(time.Time{}), now: time.Hour, past: drained(reboot), want: "uncordon a"},
+		{name: "ends nothing before the first look", now: time.Hour, past: drained(reboot), want: "wait"},
 		{
 			name: "is not the announced one before anything was done for that", known: known(reboot), now: 0,
 			past: past(entry(reboot, state.Seen, before)), want: "wait; again at 50m0s",

@@ -121,12 +121,20 @@ func (w *world) begin() {
 	}()
 }
 
-// forgetUnwrittenLocked notes which notices an incarnation has to see again: an earlier one saw them, but no entry reached the disk.
+// forgetUnwrittenLocked notes for which notices the record says less than an earlier incarnation knew: no entry reached the disk, or not its end. It
+// also notes that an uncordon is not known that neither the Node nor the record shows.
 func (w *world) forgetUnwrittenLocked(i *incarnation) {
 	for _, n := range w.notices {
+		if w.cluster.erased && !n.released && !n.lifted.IsZero() {
+			n.unsure, n.lifted = true, time.Time{}
+		}
 		known := slices.ContainsFunc(i.store.Entries(), func(e state.Entry) bool { return w.of(e.Event.ID) == n })
-		if !known && !n.firstSeen.IsZero() {
+		stands := slices.ContainsFunc(i.store.Entries(), func(e state.Entry) bool { return w.of(e.Event.ID) == n && e.Phase != state.Closed })
+		switch seen := !n.firstSeen.IsZero(); {
+		case seen && !known:
 			n.firstSeen, n.vague, n.held, n.watching = time.Time{}, true, false, time.Time{}
+		case stands && !seen:
+			n.vague = true
 		}
 	}
 }
@@ -232,15 +240,13 @@ func (w *world) killLocked(i *incarnation, why string) {
 	i.cancel()
 }
 
-// loseUnwrittenLocked notes what is not known any more because an incarnation ends: what has not reached the disk, and an uncordon that neither
-// the Node nor the record shows.
+// loseUnwrittenLocked notes what is not known any more because an incarnation ends: what has not reached the disk.
 func (w *world) loseUnwrittenLocked(i *incarnation) {
 	failed := !i.failed.IsZero()
 	for _, n := range w.notices {
 		n.outdated = n.outdated || failed
 		unwritten := failed && w.cluster.uncordoned.After(i.failed.Add(-slow))
-		unseen := w.cluster.erased && !n.released
-		if !n.lifted.IsZero() && (unwritten || unseen) {
+		if !n.lifted.IsZero() && unwritten {
 			n.unsure, n.lifted = true, time.Time{}
 		}
 	}
