@@ -182,15 +182,15 @@ func (c *Catalog) convert(described types.Instance) Instance {
 	}
 	switch {
 	case described.InstanceLifecycle == types.InstanceLifecycleTypeSpot:
-		found.Stays = "it is a spot instance"
+		found.Stays = "the instance is a spot instance"
 	case described.RootDeviceType == types.DeviceTypeInstanceStore:
-		found.Stays = "its root device is an instance store"
+		found.Stays = "the root device of the instance is an instance store"
 	}
 	for _, tag := range described.Tags {
 		key, value := aws.ToString(tag.Key), aws.ToString(tag.Value)
 		found.Managed = found.Managed || key == c.tag
 		if key == groupTag {
-			found.Group, found.Stays = value, "its Auto Scaling group would replace it"
+			found.Group, found.Stays = value, "the Auto Scaling group of the instance would replace it"
 		}
 		if name, ok := strings.CutPrefix(key, ClusterTag); ok && name != "" {
 			found.Clusters = append(found.Clusters, name)

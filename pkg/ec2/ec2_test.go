@@ -75,7 +75,7 @@ func fails(status int, code string) func(http.ResponseWriter) {
 func TestLook_SaysWhatTagsSay(t *testing.T) {
 	t.Parallel()
 	launched := time.Date(2026, 11, 20, 8, 30, 0, 0, time.UTC)
-	const replaced = "its Auto Scaling group would replace it"
+	const replaced = "the Auto Scaling group of the instance would replace it"
 	cluster := map[string]string{"kubernetes.io/cluster/shop": "owned", "Name": "kubernetes.io/cluster/no", "kubernetes.io/cluster/": "owned"}
 	for id, row := range map[string]struct {
 		instance ec2test.Instance
@@ -89,9 +89,9 @@ func TestLook_SaysWhatTagsSay(t *testing.T) {
 		"i-4": {ec2test.Instance{State: "terminated"}, "managed", ec2.Instance{State: "terminated"}, true},
 		"i-5": {ec2test.Instance{State: "running", Tags: inGroup("others")}, "", ec2.Instance{State: "running", Group: "others", Stays: replaced, Managed: true}, true},
 		"i-6": {ec2test.Instance{State: "running", Tags: cluster}, "", ec2.Instance{State: "running", Managed: true, Clusters: []string{"shop"}}, true},
-		"i-7": {ec2test.Instance{State: "running", Lifecycle: "spot"}, "", ec2.Instance{State: "running", Managed: true, Stays: "it is a spot instance"}, true},
+		"i-7": {ec2test.Instance{State: "running", Lifecycle: "spot"}, "", ec2.Instance{State: "running", Managed: true, Stays: "the instance is a spot instance"}, true},
 		"i-8": {ec2test.Instance{State: "running", RootDevice: "instance-store"}, "",
-			ec2.Instance{State: "running", Managed: true, Stays: "its root device is an instance store"}, true},
+			ec2.Instance{State: "running", Managed: true, Stays: "the root device of the instance is an instance store"}, true},
 		"": {tag: "managed"}, // It is unknown.
 	} {
 		bubble(t, func(t *testing.T, r *region) {

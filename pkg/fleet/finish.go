@@ -169,7 +169,7 @@ func (t *term) refusal(id string, request ec2.Request) (string, error) {
 			return found.Stays, err
 		}
 		if !found.Runs() {
-			return "it does not run", nil
+			return "the instance does not run", nil
 		}
 	}
 	for _, r := range needs(request) {

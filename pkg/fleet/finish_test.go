@@ -101,7 +101,7 @@ func TestFinish_ByTheRequestForTheCode(t *testing.T) {
 		"a stop and a start":         {"stop-start", "instance-stop", nil, "StopInstances StartInstances", true, ""},
 		"a stop, for a retirement":   {"stop-start", "instance-retirement", nil, "StopInstances StartInstances", true, ""},
 		"no stop of a group's":       {"stop-start", "instance-stop", func(_ *cluster, k *knowledge) { k.stays = map[string]string{instance: "its group"} }, "", false, once + ": its group"},
-		"no stop of what is stopped": {"stop-start", "instance-stop", func(_ *cluster, k *knowledge) { k.states[instance] = "stopped" }, "", false, once + ": it does not run"},
+		"no stop of what is stopped": {"stop-start", "instance-stop", func(_ *cluster, k *knowledge) { k.states[instance] = "stopped" }, "", false, once + ": the instance does not run"},
 		"it joins a group meanwhile": {"stop-start", "instance-stop", func(c *cluster, k *knowledge) {
 			c.before("evict", func(int) error {
 				k.say(func(k *knowledge) { k.stays = map[string]string{instance: "its group"} })

@@ -342,7 +342,7 @@ func TestPlugin_ThatNthCannotRunIsNamed(t *testing.T) {
 	for want, change := range map[string]func(*api.ExecConfig){
 		"the exec plugin aws: its apiVersion must be": func(c *api.ExecConfig) { c.APIVersion = "client.authentication.k8s.io/v1alpha1" },
 		"the exec plugin aws wants a terminal":        func(c *api.ExecConfig) { c.InteractiveMode = api.AlwaysExecInteractiveMode },
-		"the exec plugin no-such-plugin not found: Install it from somewhere.": func(c *api.ExecConfig) {
+		"the exec plugin no-such-plugin was not found: Install it from somewhere.": func(c *api.ExecConfig) {
 			c.Command, c.InstallHint = "no-such-plugin", "Install it\n\nfrom somewhere."
 		},
 	} {

@@ -429,5 +429,5 @@ func TestRights_FaultNamesRightAndServer(t *testing.T) {
 	id := borrow(t, server.kubeconfig(tokenUser("system:node:a")))
 	server.refuse(http.StatusServiceUnavailable)
 	_, err := id.CheckPermission(t.Context(), id.Rights()[0])
-	wantError(t, err, "for the right to get nodes a", server.URL)
+	wantError(t, err, "whether nth may get nodes a", server.URL)
 }

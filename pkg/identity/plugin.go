@@ -122,7 +122,7 @@ func (p *plugin) run(ctx context.Context, stdout, stderr *output) error {
 	case ctx.Err() != nil:
 		return fmt.Errorf("has not ended within %s and was killed", kube.Plugin)
 	case errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("not found%s", quoted(p.spec.InstallHint))
+		return fmt.Errorf("was not found%s", quoted(p.spec.InstallHint))
 	case exited && exit.ExitCode() >= 0: // -1: a signal has ended it, which err says.
 		return fmt.Errorf("failed with exit code %d", exit.ExitCode())
 	case err != nil:

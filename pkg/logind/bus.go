@@ -22,16 +22,14 @@ const (
 
 // properties returns the values of all properties in one interface of an object, by their names. service has the object at path.
 func (c *conn) properties(ctx context.Context, service string, path dbus.ObjectPath, iface string) (all map[string]dbus.Variant, err error) {
-	if err := c.call(ctx, service, path, "org.freedesktop.DBus.Properties.GetAll", []any{&all}, iface); err != nil {
-		return nil, fmt.Errorf("asking %s for the properties of %s: %w", service, path, err)
-	}
-	return all, nil
+	err = c.call(ctx, service, path, "org.freedesktop.DBus.Properties.GetAll", []any{&all}, iface)
+	return all, err
 }
 
 // logind calls a method of logind's manager. It stores the method's results in the variables that results point to.
 func (c *conn) logind(ctx context.Context, method string, results []any, args ...any) error {
 	if err := c.call(ctx, logindName, logindPath, logindManager+"."+method, results, args...); err != nil {
-		return fmt.Errorf("asking logind for %s: %w", method, err)
+		return fmt.Errorf("calling logind's method %s: %w", method, err)
 	}
 	return nil
 }
@@ -63,7 +61,7 @@ type manager struct {
 func (c *conn) manager(ctx context.Context) (manager, error) {
 	properties, err := c.properties(ctx, logindName, logindPath, logindManager)
 	if err != nil {
-		return manager{}, err
+		return manager{}, fmt.Errorf("asking logind for its settings: %w", err)
 	}
 	usec, found := properties["InhibitDelayMaxUSec"].Value().(uint64)
 	if !found {

@@ -22,7 +22,7 @@ const (
 // systemd calls a method of systemd's manager. It stores the method's results in the variables that results point to.
 func (c *conn) systemd(ctx context.Context, method string, results []any, args ...any) error {
 	if err := c.call(ctx, systemdName, systemdPath, systemdManager+"."+method, results, args...); err != nil {
-		return fmt.Errorf("asking systemd for %s: %w", method, err)
+		return fmt.Errorf("calling systemd's method %s: %w", method, err)
 	}
 	return nil
 }
@@ -65,7 +65,7 @@ func (c *conn) start(ctx context.Context, target string) error {
 			return nil
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("asking systemd whether the job is done: %w", err)
 		}
 		if !loop.Await(ctx, nil, jobPoll) {
 			return ctx.Err()

@@ -29,7 +29,7 @@ func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 		return "the maintenance is not over; EC2 does it at the scheduled time"
 	}
 	if e.Released() {
-		return "someone has uncordoned it already"
+		return "someone has uncordoned it already, so nth only removes what else it has set there"
 	}
 	return "the event was moved to a later time"
 }
