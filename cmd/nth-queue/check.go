@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -45,11 +46,11 @@ func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.NodeCount {
 		c.Fail("identity", "%s in %s, for %s: %s", client.Credential, client.Source, client.Server, err)
 		return fleet.NodeCount{}
 	}
-	c.OK("identity", "%s, by %s in %s, for %s", user, client.Credential, client.Source, client.Server)
+	c.OK("identity", "%s, by %s in %s, for %s", cmp.Or(user, "a user whom this API server does not name"), client.Credential, client.Source, client.Server)
 	for _, right := range fleet.Rights(fleet.Extras{Condition: cfg.Kubernetes.Condition, Events: cfg.Kubernetes.Events}) {
 		allowed, err := right.Allowed(ctx, client)
 		if err != nil {
-			c.Fail("right", "asking whether it may %s: %s", right, err)
+			c.Fail("right", "asking the API server whether nth-queue may %s: %s", right, err)
 			return fleet.NodeCount{}
 		}
 		c.Right(right.String(), right.For, right.Optional, allowed)
@@ -59,11 +60,11 @@ func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.NodeCount {
 	case err != nil:
 		c.Fail("nodes", "%s", err)
 	case nodes.Silent > 0:
-		c.Warn("nodes", "%d of %d do not name their instance (spec.providerID): they are found by their InternalIP, if it is unique in the region or tags name the cluster", nodes.Silent, nodes.All)
+		c.Warn("nodes", "%d of %d Nodes do not name their instance (spec.providerID): they are found by their InternalIP, if it is unique in the region or tags name the cluster", nodes.Silent, nodes.All)
 	case nodes.Elsewhere > 0:
-		c.OK("nodes", "all %d name their instance, except %d that are not EC2 instances", nodes.All, nodes.Elsewhere)
+		c.OK("nodes", "all %d Nodes name their instance, except %d that are not EC2 instances", nodes.All, nodes.Elsewhere)
 	default:
-		c.OK("nodes", "all %d name their instance", nodes.All)
+		c.OK("nodes", "all %d Nodes name their instance", nodes.All)
 	}
 	return nodes
 }

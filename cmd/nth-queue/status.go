@@ -96,7 +96,7 @@ func (b *statusReporter) beat() {
 
 // status returns the present status. Its sentence is for "systemctl status".
 func (b *statusReporter) status() state.Status {
-	fleet, held := b.fleet.Status(), b.queue.Status().Held
+	fleet, messages := b.fleet.Status(), b.queue.Status()
 	version, _ := cli.BuildVersion()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -114,13 +114,13 @@ func (b *statusReporter) status() state.Status {
 		s.Sentence = fmt.Sprintf("standing by; %s leads", fleet.Leader)
 	case fleet.Draining+fleet.Waiting+fleet.LeftAlone > 0:
 		s.Sentence = fmt.Sprintf("draining %s, %d waiting, %d left alone; %s in flight",
-			text.Count(fleet.Draining, "node"), fleet.Waiting, fleet.LeftAlone, text.Count(held, "message"))
+			text.Count(fleet.Draining, "node"), fleet.Waiting, fleet.LeftAlone, text.Count(messages.Held, "message"))
 	default:
 		s.Sentence = fmt.Sprintf("reading the queue for %s; nothing is announced", text.Count(fleet.Nodes, "node"))
 	}
 	if b.trouble != "" {
 		s.Sentence += fmt.Sprintf("; cannot receive from the queue since %s", b.since.Format("15:04:05"))
-		s.Documents = append(s.Documents, state.DocumentStatus{Kind: "queue", Trouble: b.trouble, Since: b.since.Round(0)})
+		s.Documents = append(s.Documents, state.DocumentStatus{Kind: "queue", LastGood: messages.Answered.Round(0), Trouble: b.trouble, Since: b.since.Round(0)})
 	}
 	if why := fleet.LeaseError; why != nil {
 		s.Sentence += fmt.Sprintf("; the Lease cannot be read or written since %s", fleet.Since.Format("15:04:05"))
@@ -174,7 +174,7 @@ func (b *statusReporter) receiving(err error) {
 	defer b.mu.Unlock()
 	if err == nil {
 		b.trouble = ""
-		b.log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("receiving from the queue again")
+		b.log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("receiving messages from the queue again")
 		return
 	}
 	b.trouble, b.since = err.Error(), time.Now()

@@ -87,7 +87,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue]) error {
 		})
 		d.Service.Stopping()
 	}, append(notices.work(), reporter.run)...)
-	log.WithField(systemd.FieldMessageID, systemd.Stopping).Info("stopped receiving; unfinished messages return to the queue")
+	log.WithField(systemd.FieldMessageID, systemd.Stopping).Info("stopped receiving messages; those that are not done return to the queue")
 	return cmp.Or(err, d.Service.Err())
 }
 
@@ -107,11 +107,11 @@ func logMessage(log *logrus.Entry, dryRun bool, r sqs.Report) {
 		log.WithField(systemd.FieldMessageID, systemd.MessagePoisoned).
 			Errorf("unrecognized message: %s; left to the dead-letter queue", r.Why)
 	case sqs.NotOurs:
-		fate := "deleted from"
+		fate := "deleted it from"
 		if dryRun {
-			fate = "left in"
+			fate = "left it in"
 		}
-		log.Infof("message ignored and %s the queue: %s", fate, r.Why)
+		log.Infof("ignored a message and %s the queue: %s", fate, r.Why)
 	case sqs.Lost:
 		refused := map[sqs.Outcome]string{
 			sqs.Deleted: "delete a message that is done", sqs.Extended: "extend the visibility timeout of a message", sqs.Returned: "return a message to the queue",

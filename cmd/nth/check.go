@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -178,16 +179,16 @@ func (c *check) eviction(ctx context.Context, node *drain.Node, f evict.Forecast
 	case err != nil:
 		c.Fail("eviction", "%s", err)
 	case budget != "":
-		c.OK("eviction", "tried with %s, which the disruption budget %s blocks at present", pod.Pod, budget)
+		c.OK("eviction", "tried as a dry run with %s, which the disruption budget %s blocks at present", pod.Pod, budget)
 	default:
-		c.OK("eviction", "tried with %s", pod.Pod)
+		c.OK("eviction", "tried as a dry run with %s, and allowed", pod.Pod)
 	}
 }
 
 // describeForecast says how long a drain would take. available describes the time that a drain has, as in "of the 120 s of a spot notice".
 func describeForecast(f evict.Forecast, available string) string {
 	if len(f.Pods) == 0 {
-		return "no pods to evict"
+		return "a drain takes no time: there are no pods to evict"
 	}
 	return fmt.Sprintf("a drain of %s takes up to %.0f s %s, if no disruption budget blocks it", text.Pods(len(f.Pods)), f.Needs.Seconds(), available)
 }
@@ -202,9 +203,9 @@ func (c *check) shutdown(ctx context.Context) {
 	delay := inhibit.Delay
 	switch {
 	case err != nil:
-		c.Warn("shutdown", "no advance notice: %s", err)
+		c.Warn("shutdown", "logind gives no advance notice of a shutdown: %s", err)
 	case delay < dropInDelay:
-		c.Warn("shutdown", "logind allows a delay of %s", tooShort(delay))
+		c.Warn("shutdown", "logind lets a shutdown wait for %s", tooShort(delay))
 	default:
 		c.OK("shutdown", "logind allows a delay of up to %s", delay)
 	}
@@ -275,19 +276,20 @@ func (c *check) daemon(ctx context.Context, found identity.Identity) {
 // daemonFaults says what keeps a running daemon from draining this node. found is the identity that the check has found, or the zero value.
 func daemonFaults(s state.Status, found identity.Identity) []string {
 	var faults []string
+	why := cmp.Or(s.Identity.Trouble, "it still looks for the kubelet's")
 	switch lacksCredential := s.Node == "" || s.Identity.Trouble != ""; {
 	case lacksCredential && found.Node != "":
 		faults = append(faults, fmt.Sprintf("it has no credential: %s. This check has found one in %s: nth.service does not see "+
-			"all that a shell does, such as files below /tmp, /home and /root (PrivateTmp=, ProtectHome=)", s.Identity.Trouble, found.Source))
+			"all that a shell does, such as files below /tmp, /home and /root (PrivateTmp=, ProtectHome=)", why, found.Source))
 	case lacksCredential:
-		faults = append(faults, "it has no credential: "+s.Identity.Trouble)
+		faults = append(faults, "it has no credential: "+why)
 	case found.Node != "" && s.Node != found.Node:
 		faults = append(faults, fmt.Sprintf("it acts for node %s, and the credential in %s is of node %s: systemctl restart nth", s.Node, found.Source, found.Node))
 	}
 	for _, d := range s.Documents {
 		isPolled := slices.Contains(event.PolledKinds(), d.Kind) // The others are not from the metadata service.
 		if isPolled && d.Trouble != "" && s.Updated.Sub(d.Since) > longestOutage {
-			faults = append(faults, fmt.Sprintf("it cannot read %s since %s: %s", d.Kind, d.Since.UTC().Format("15:04:05 UTC"), d.Trouble))
+			faults = append(faults, fmt.Sprintf("it has been unable to look for %s since %s: %s", d.Kind, d.Since.UTC().Format("15:04:05 UTC"), d.Trouble))
 		}
 	}
 	return faults

@@ -168,7 +168,7 @@ func TestCheckGoesOnAfterWhatItMisses(t *testing.T) {
 		`ok    metadata    session token received from http://127\.0\.0\.1:\d+`,
 		`ok    metadata    spot/instance-action: nothing is announced`,
 		`fail  identity    .*/absent.*`,
-		`warn  shutdown    no advance notice: connecting to the system bus: .*`,
+		`warn  shutdown    logind gives no advance notice of a shutdown: connecting to the system bus: .*`,
 		`ok    shutdown    the kubelet does not delay it`)
 }
 
@@ -220,7 +220,7 @@ func TestCheckFailsUnlessTheDaemonRunsAndCouldActItself(t *testing.T) {
 		"nor does anybody":       {without, false, `fail  daemon      it has no credential: there is no kubeconfig`},
 		"its credential expired": {func(s *state.Status) { s.Identity.Trouble = "401" }, true, `fail  daemon      it has no credential: 401\. .*`},
 		"it is another node's":   {func(s *state.Status) { s.Node = "other" }, true, `fail  daemon      it acts for node other, and the credential in .*/absent is of node made-up-node: .*`},
-		"it hears nothing":       {deafFor(time.Minute), true, `fail  daemon      it cannot read spot-interruption since .*: refused`},
+		"it hears nothing":       {deafFor(time.Minute), true, `fail  daemon      it has been unable to look for spot-interruption since .*: refused`},
 		"it missed one look":     {deafFor(time.Second), true, `ok    daemon      process \d+ watches for node made-up-node`},
 		"it is only talking":     {func(s *state.Status) { s.DryRun = true }, true, `warn  daemon      it runs as a dry run: .*`},
 	} {

@@ -84,7 +84,7 @@ func (h hostInfo) planDrain(ctx context.Context, path string, limit time.Duratio
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(out, wrap(fmt.Sprintf("Node %s would be cordoned and drained. Nothing is changed.", id.Node), 0))
+	fmt.Fprintln(out, wrap(fmt.Sprintf("This is what \"nth drain\" would do to node %s. Nothing is changed.", id.Node), 0))
 	const deletes = false // "nth drain" has a soft deadline, for which no pod is deleted.
 	return listPods(ctx, cfg, id, limit, deletes, fmt.Sprintf("of %.0f s", limit.Seconds()), out)
 }
@@ -131,7 +131,7 @@ func drained(s state.Status, id string) (ended bool, err error) {
 		case e.Released:
 			return true, errors.New("someone uncordoned the node")
 		case e.LeftAlone:
-			return true, fmt.Errorf("the annotation %s on the Node asks for its pods to be left alone, so they are not evicted", drain.ActionAnnotation)
+			return true, fmt.Errorf("the annotation %s on the Node asks for its pods to be left alone, so they are not evicted; to drain the node, remove the annotation first", drain.ActionAnnotation)
 		case e.Phase == state.Drained:
 			return true, nil
 		}

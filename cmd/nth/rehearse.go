@@ -153,7 +153,7 @@ func listPods(ctx context.Context, cfg config.Config, id identity.Identity, left
 	}
 	switch {
 	case stuck && deletes:
-		fmt.Fprintln(out, wrap("A budget refuses an eviction now. Pods that it still holds when only their grace periods are left are deleted.", 0))
+		fmt.Fprintln(out, wrap("A budget refuses an eviction now. nth deletes a pod that it still holds when only the pod's grace period is left.", 0))
 	case stuck:
 		fmt.Fprintln(out, wrap("A budget refuses an eviction now. Pods that it holds stay: nth drain deletes no pod.", 0))
 	}

@@ -118,7 +118,7 @@ func TestRehearse_RealNode(t *testing.T) {
 		"what each pod gets": {said: []string{
 			"pod owner grace held by budget emptyDir", "! default/by-hand none 18 of 30 s ! default/cache-0 StatefulSet 18 of 30 s lost default/deaf-1 ReplicaSet 8 s",
 			"! default/web-1 ReplicaSet 18 of 30 s web ! default/web-2", forecast,
-			"A budget refuses an eviction now. Pods that it still holds when only their grace periods are left are deleted.",
+			"A budget refuses an eviction now. nth deletes a pod that it still holds when only the pod's grace period is left.",
 		}},
 		"an opted-out node": {action: drain.OnlyCordon, said: []string{"Its pods would be left alone"}},
 	} {

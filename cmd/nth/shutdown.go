@@ -33,8 +33,8 @@ const dropInDelay = 150 * time.Second
 
 // tooShort describes a delay of logind's that is shorter than dropInDelay, and says why logind may have it.
 func tooShort(delay time.Duration) string {
-	return fmt.Sprintf("%s only, and 80-nth.conf asks for %s: this file is not installed, "+
-		"or another one in logind.conf.d overrides it", delay, dropInDelay)
+	return fmt.Sprintf("%s only, after which it begins, even if pods are left; 80-nth.conf, which asks for %s, "+
+		"is not installed, or another file in logind.conf.d overrides it", delay, dropInDelay)
 }
 
 // shutdown handles shutdowns, hibernation and the power button.
@@ -133,7 +133,7 @@ func (s *shutdown) reportPowerKey(held bool, why string) {
 // kubeletsPart says what the kubelet's graceful shutdown does to pods when logind announces a shutdown to it and to nth at once.
 func kubeletsPart(k identity.GracefulShutdown) string {
 	return fmt.Sprintf("at a shutdown that logind announces, such as a reboot, the kubelet ends all pods at the same time as "+
-		"nth: it respects no disruption budget, and gives pods no more than %s, critical ones %s", k.Period-k.Critical, k.Critical)
+		"nth, ignores disruption budgets, and gives pods no more than %s, the last %s of it to critical ones alone", k.Period, k.Critical)
 }
 
 // cannotPowerOff logs an error in powering the machine off, unless the error before was the same. It implements logind.KeyOptions.Trouble.

@@ -48,8 +48,11 @@ var messages = map[state.TransitionKind][]message{
 	},
 	state.CalledBack: {info(systemd.EventWithdrawn, "stopped the {action} for {kind} before it was done")},
 	state.Done:       {warn(systemd.Drained, "{drained}").when(actionIs(policy.Drain))},
-	state.RanOut:     {failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}")},
-	state.Failed:     {failure(systemd.CordonFailed, "{error}; retrying")}, // The error says that it was cordoning or uncordoning.
+	state.RanOut: {
+		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}").when(func(t state.Transition) bool { return t.Entry.Released() }),
+		failure(systemd.DrainIncomplete, "the drain ran out of time, and continues while the machine runs: {incomplete}"),
+	},
+	state.Failed: {failure(systemd.CordonFailed, "{error}; retrying")}, // The error says that it was cordoning or uncordoning.
 	state.LeftAlone: {
 		warn(systemd.DrainLeft, "the node is left alone because of its annotation "+drain.ActionAnnotation+": its pods are not evicted for {kind}"),
 	},
@@ -212,7 +215,7 @@ func (a *Agent) drained(t state.Transition) string {
 func incomplete(t state.Transition) string {
 	r := t.Entry.Result
 	if r == nil { // No guard has worked for the event.
-		return "the deadline passed before nth could continue; remaining pods unknown"
+		return "the deadline passed while nth could not evict pods; which pods are left is not known"
 	}
 	left := slices.Clone(r.Left)
 	for i, pod := range left {

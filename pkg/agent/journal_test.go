@@ -146,7 +146,7 @@ func TestJournal_HowADrainEnds(t *testing.T) {
 		if row.after > 0 {
 			r.wantSaid(systemd.Drained, "warning: "+row.want)
 		} else {
-			r.wantSaid(systemd.DrainIncomplete, "error: the drain ran out of time: "+row.want)
+			r.wantSaid(systemd.DrainIncomplete, "error: the drain ran out of time, and continues while the machine runs: "+row.want)
 		}
 	})
 }

@@ -35,8 +35,8 @@ var errNothing = errors.New("there is nothing to deliver")
 
 // DeliveryResult is the result of an attempt to deliver a message.
 type DeliveryResult struct {
-	// Event is the ID of the event that the message is about, and Outcome the outcome of the notice.
-	Event, Outcome string
+	// Event is the ID of the event that the message is about, Node the name of its node, if known, and Outcome the outcome of the notice.
+	Event, Node, Outcome string
 	// Err is why the message was not delivered; nil if it was.
 	Err error
 	// Lost is set if Err is, and the message will not be tried again.
@@ -51,8 +51,8 @@ type message struct {
 	// without a report. After any other error, the queue tries again.
 	deliver func(ctx context.Context) error
 	// line names the line in which the message waits. Messages of one line are delivered one at a time, the oldest first.
-	line           string
-	event, outcome string // for DeliveryResult
+	line                 string
+	event, node, outcome string // for DeliveryResult
 
 	// The queue sets these, with its mutex held.
 	made  time.Time     // when the message was added; zero before that
@@ -101,7 +101,7 @@ func (q *queue) add(m *message, delay time.Duration) {
 	q.mu.Unlock()
 	q.wake(m.line, delay)
 	if crowded {
-		q.report(DeliveryResult{Event: oldest.event, Outcome: oldest.outcome, Err: errors.New("too many messages are waiting"), Lost: true})
+		q.report(DeliveryResult{Event: oldest.event, Node: oldest.node, Outcome: oldest.outcome, Err: errors.New("too many messages are waiting, so the oldest is dropped"), Lost: true})
 	}
 }
 
@@ -163,7 +163,7 @@ func (q *queue) next(line string) *message {
 // try makes one attempt to deliver a message, and reports the result. finished says that the message is delivered, dropped or lost. Otherwise
 // try has planned the next attempt.
 func (q *queue) try(ctx context.Context, m *message) (finished bool) {
-	result := DeliveryResult{Event: m.event, Outcome: m.outcome, Again: m.pause > 0}
+	result := DeliveryResult{Event: m.event, Node: m.node, Outcome: m.outcome, Again: m.pause > 0}
 	result.Err = m.deliver(ctx)
 	_, refused := errors.AsType[refusedError](result.Err)
 	dropped := errors.Is(result.Err, errNothing)
@@ -176,9 +176,9 @@ func (q *queue) try(ctx context.Context, m *message) (finished bool) {
 	case refused:
 		result.Lost = true
 	case q.stopping:
-		result.Err, result.Lost = errors.New("nth stopped before the delivery"), true
+		result.Err, result.Lost = errors.New("the program stopped before the delivery"), true
 	case time.Since(m.made) >= maxAge:
-		result.Err, result.Lost = fmt.Errorf("it is older than a day, and its last attempt failed: %w", result.Err), true
+		result.Err, result.Lost = fmt.Errorf("it is older than a day, and the last attempt failed: %w", result.Err), true
 	}
 	finished = dropped || result.Err == nil || result.Lost
 	if finished && i >= 0 {

@@ -97,7 +97,7 @@ func (w *Webhook) accept(n notice) bool {
 // text. The notices of one event are posted in sequence: they wait in one line.
 func (w *Webhook) message(n notice, about Subject) *message {
 	var id, text string // the same for all attempts; text is "" before the first
-	return &message{line: n.Entry.Event.ID, event: n.Entry.Event.ID, outcome: n.outcome, deliver: func(ctx context.Context) (err error) {
+	return &message{line: n.Entry.Event.ID, event: n.Entry.Event.ID, node: n.Node, outcome: n.outcome, deliver: func(ctx context.Context) (err error) {
 		if text == "" {
 			f := newFields(n, about.describe(ctx, w.opts.Cluster), w.opts.DryRun)
 			id = f.NoticeID

@@ -219,7 +219,7 @@ func TestShutdown_WithoutAnAPIServerEndsAllTheSame(t *testing.T) {
 	})
 	h.Write(t, "/var/lib/kubelet/config.yaml", "shutdownGracePeriod: 60s\n")
 	mustCheck(t, h,
-		"warn  shutdown    logind allows a delay of 10s only, and 80-nth.conf asks for 2m30s: ",
+		"warn  shutdown    logind lets a shutdown wait for 10s only, after which it begins, even if pods are left; 80-nth.conf, which asks for 2m30s, ",
 		"warn  shutdown    the kubelet wants to hold it for 1m0s, and logind grants 10s: ")
 	h.Node.AddPods(t, "web", 3)
 	cp.StopAPIServer(t)

@@ -42,7 +42,7 @@ var differs = map[string]string{
 // translate puts what nth says in its log and in Events into the handler's words, for the scripts that look for those.
 func translate(text string) string {
 	text = drained.ReplaceAllString(text, "Node successfully cordoned and drained")
-	return strings.ReplaceAll(text, `" delivered`, `" delivered: Webhook Success`)
+	return strings.ReplaceAll(text, `delivered the webhook notice`, `Webhook Success: delivered the webhook notice`)
 }
 
 var drained = regexp.MustCompile(`[\w-]+: drained after .*`)

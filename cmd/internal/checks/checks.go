@@ -188,7 +188,7 @@ func (l *List) Webhook(ctx context.Context, cfg config.Webhook, node string) {
 		l.Fail("webhook", "no webhook URL can be read from here, so no test was sent")
 	case l.post:
 		if err := postTest(ctx, to, l.program, node); err != nil {
-			l.Fail("webhook", "test message rejected: %s", err)
+			l.Fail("webhook", "the test message was not delivered: %s", err)
 			return
 		}
 		l.OK("webhook", "test message delivered")

@@ -46,16 +46,19 @@ func NewWebhook(to *notify.WebhookOptions, dryRun bool, log *logrus.Entry, meter
 // only. A lost notice is logged as an error.
 func logDelivery(log *logrus.Entry, r notify.DeliveryResult) {
 	log = log.WithField(systemd.FieldEventID, r.Event)
+	if r.Node != "" {
+		log = log.WithField(systemd.FieldNode, r.Node)
+	}
 	trouble := log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble)
 	switch {
 	case r.Err == nil:
-		log.WithField(systemd.FieldMessageID, systemd.NoticeSent).Infof("webhook notice %q delivered", r.Outcome)
+		log.WithField(systemd.FieldMessageID, systemd.NoticeSent).Infof("delivered the webhook notice %q", r.Outcome)
 	case r.Lost:
-		trouble.Errorf("webhook notice %q lost: %s", r.Outcome, r.Err)
+		trouble.Errorf("gave up the webhook notice %q: %s", r.Outcome, r.Err)
 	case r.Again:
-		trouble.Debugf("webhook notice %q not delivered: %s; retrying", r.Outcome, r.Err)
+		trouble.Debugf("cannot deliver the webhook notice %q: %s; retrying", r.Outcome, r.Err)
 	default:
-		trouble.Warnf("webhook notice %q not delivered: %s; retrying", r.Outcome, r.Err)
+		trouble.Warnf("cannot deliver the webhook notice %q: %s; retrying", r.Outcome, r.Err)
 	}
 }
 

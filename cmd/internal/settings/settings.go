@@ -184,7 +184,7 @@ validated before it is printed: status 78 and one line for each fault.`,
 			text, err := convert(args[0], queue)
 			if err == nil {
 				cfg := p.Defaults // Decoding validates the text. The result is not needed.
-				err = config.Decode[C, P](p.Name+".toml", []byte(text), &cfg)
+				err = config.Decode[C, P]("the converted settings (not printed)", []byte(text), &cfg)
 			}
 			if err != nil {
 				return cli.ConfigError{Fault: fmt.Errorf("importing %s: %w", args[0], err)}

@@ -31,7 +31,10 @@ func Webhook(c config.Webhook, name string) (to *notify.WebhookOptions, faults [
 	}
 	template, err := templateOf(c, contentType)
 	if err != nil {
-		fault(fmt.Errorf("%w; nth's own template is used", err))
+		if endpoint != nil {
+			err = fmt.Errorf("%w; notices have the text of nth's own template", err)
+		}
+		fault(err)
 		template = notify.OwnTemplate()
 	}
 	if endpoint == nil {
