@@ -484,7 +484,8 @@ func (s Settings) want(sit Situation, e state.Entry) want {
 // looksFirst reports whether nothing is taken back for an entry of an earlier boot before the first look at its source, which may fail. That look says
 // whether the reboot was the announced one, and compares the clock of this boot with EC2's.
 func (s Settings) looksFirst(sit Situation, e state.Entry) bool {
-	return e.BootID != sit.BootID && !e.Event.Kind.Local() && !s.Ignores(e) && sit.knownUntil(e.Event.Kind).IsZero() && !sit.fails(e.Event.Kind)
+	stands := e.Phase != state.Closed && !e.Event.Kind.Local() && !s.Ignores(e)
+	return stands && e.BootID != sit.BootID && sit.knownUntil(e.Event.Kind).IsZero() && !sit.fails(e.Event.Kind)
 }
 
 // confirmed reports whether there is enough evidence that an entry's event is still to come, so that work for it may begin. After a good look

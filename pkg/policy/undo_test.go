@@ -76,6 +76,10 @@ func TestReboot_WhatItEnds(t *testing.T) {
 		{name: "ends it without the metadata service", failing: failing(time.Time{}), now: time.Hour, past: drained(reboot), want: "uncordon a"},
 		{name: "ends nothing before the first look", now: time.Hour, past: drained(reboot), want: "wait"},
 		{
+			name: "keeps no cordon for what was over before", known: map[event.Kind][]event.Event{event.SpotInterruption: nil}, want: "uncordon a",
+			past: past(entry(notice, state.Drained, before, missing(-time.Hour)), entry(maintenance("c", "instance-stop", time.Hour), state.Closed, before, closed(state.Withdrawn))),
+		},
+		{
 			name: "is not the announced one before anything was done for that", known: known(reboot), now: 0,
 			past: past(entry(reboot, state.Seen, before)), want: "wait; again at 50m0s",
 		},

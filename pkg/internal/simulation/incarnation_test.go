@@ -278,6 +278,9 @@ func (w *world) stop() bool {
 	}
 	w.noteLocked("nth %d is asked to stop", i.number)
 	i.stopping = true
+	if hung := time.Until(w.hung); hung > 0 { // Nobody drains while it waits for its record.
+		w.hinderLocked(min(hung, mostToStop))
+	}
 	w.mu.Unlock()
 	i.cancel()
 	select {
