@@ -81,7 +81,7 @@ func post(cmd *cobra.Command, server string, words []string) error {
 	case http.StatusBadRequest:
 		return errors.New(strings.TrimSpace(string(answer)))
 	default:
-		return fmt.Errorf("%s answers %s, so it is not nth-imds on this machine; set the address of nth-imds by --server or NTH_IMDS", server, response.Status)
+		return fmt.Errorf("%s answers %s; nth-imds takes commands at its loopback address only: set that by --server or NTH_IMDS", server, response.Status)
 	}
 }
 

@@ -215,7 +215,7 @@ func leaseOf(address, region string) string {
 func leaseIdentity() (string, error) {
 	host, err := os.Hostname()
 	if err != nil {
-		return "", fmt.Errorf("reading the host's name, for the holder of the Lease: %w", err)
+		return "", fmt.Errorf("nth-queue names itself in its Lease by the host's name, which cannot be read: %w", err)
 	}
 	return host + "_" + strings.ToLower(rand.Text()[:8]), nil
 }

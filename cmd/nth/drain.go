@@ -131,7 +131,7 @@ func drained(s state.Status, id string) (ended bool, err error) {
 		case e.Released:
 			return true, errors.New("someone uncordoned the node")
 		case e.LeftAlone:
-			return true, fmt.Errorf("the annotation %s on the Node asks for its pods to be left alone, so they are not evicted; to drain the node, remove the annotation first", drain.ActionAnnotation)
+			return true, fmt.Errorf("the pods are not evicted, because the annotation %s on the Node says so; nth drains once it is removed; \"nth drain --undo\" ends the request", drain.ActionAnnotation)
 		case e.Phase == state.Drained:
 			return true, nil
 		}

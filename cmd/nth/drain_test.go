@@ -128,7 +128,7 @@ func TestDrain_EndsWhenOperatorsDecideOtherwise(t *testing.T) {
 		"someone uncordoned the node": func(_, id string) (state.EventStatus, error) {
 			return state.EventStatus{ID: id, Released: true}, nil
 		},
-		"asks for its pods to be left alone": func(_, id string) (state.EventStatus, error) {
+		"the pods are not evicted, because the annotation": func(_, id string) (state.EventStatus, error) {
 			return state.EventStatus{ID: id, LeftAlone: true}, nil
 		},
 		`another "nth drain" has ended or replaced this one`: func(dir, _ string) (state.EventStatus, error) {

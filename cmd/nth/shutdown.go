@@ -116,7 +116,7 @@ func (s *shutdown) pressed(at time.Time) {
 // reportPowerKey logs which process handles the power button, and what the kubelet does at a shutdown. held says that nth handles the button.
 // Otherwise logind does, and why is what prevents nth; "" if the settings leave the button to logind. It implements logind.KeyOptions.Held.
 func (s *shutdown) reportPowerKey(held bool, why string) {
-	handler := "logind, which announces the shutdown to nth and the kubelet at once"
+	handler := "logind, which announces the shutdown to nth and the kubelet at the same time"
 	switch {
 	case held:
 		handler = fmt.Sprintf("nth: when it is pressed, as EC2 does to stop a machine, nth drains the node for up to %s, then powers off", logind.PowerOffGrant)

@@ -31,8 +31,8 @@ var (
 		"and have each of %, /, ? and # in the password escaped, such as % as %25")
 	errServer  = errors.New("the cluster's server is no address of an API server, such as https://10.0.0.1:6443")
 	errContext = errors.New("its current-context names no context with a user and a cluster that has a server")
-	errUser    = errors.New("its certificate authority and the one credential of its user must be complete and readable: " +
-		"a token, a client certificate with its key, or an exec plugin")
+	errUser    = errors.New("its certificate authority or its user's credential is incomplete or unreadable; " +
+		"the user needs one of a token, a client certificate with its key, and an exec plugin")
 	errKubeconfig = errors.New(`it is no kubeconfig; "kubectl config view --kubeconfig" says why`)
 )
 

@@ -123,9 +123,9 @@ func TestKubeconfig_FaultIsOneLine(t *testing.T) {
 		"no cluster":         {strings.Replace(whole, `"cluster": "the-cluster"`, `"cluster": "other"`, 1), "a cluster that has a server"},
 		"no user":            {strings.Replace(whole, `"user": "the-kubelet"`, `"user": "other"`, 1), "a cluster that has a server"},
 		"no server":          {strings.Replace(whole, server.URL, "", 1), "a cluster that has a server"},
-		"cert without key":   {server.kubeconfig(`{"client-certificate-data": "YQ=="}`), "must be complete and readable"},
+		"cert without key":   {server.kubeconfig(`{"client-certificate-data": "YQ=="}`), "credential is incomplete or unreadable"},
 		"bad certificate":    {server.kubeconfig(`{"client-certificate-data": "YQ==", "client-key-data": "YQ=="}`), "PEM"},
-		"plugin, no command": {server.kubeconfig(`{"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1"}}`), "must be complete and readable"},
+		"plugin, no command": {server.kubeconfig(`{"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1"}}`), "credential is incomplete or unreadable"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(test.text))

@@ -51,8 +51,8 @@ func ReadGracefulShutdown(root string) (GracefulShutdown, error) {
 			}
 		}
 		if found.Critical < 0 || found.Critical > found.Period { // The kubelet does not start with such a configuration.
-			return GracefulShutdown{}, fmt.Errorf("the kubelet does not start with the kubelet's configuration %s: "+
-				"shutdownGracePeriodCriticalPods is %s and must be between 0 and shutdownGracePeriod, %s", path, found.Critical, found.Period)
+			return GracefulShutdown{}, fmt.Errorf("the kubelet's configuration %s, with its drop-ins, is invalid, and the kubelet refuses to start: "+
+				"shutdownGracePeriodCriticalPods is %s and must be from 0 to shutdownGracePeriod, which is %s", path, found.Critical, found.Period)
 		}
 		return found, nil
 	}

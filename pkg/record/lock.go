@@ -18,7 +18,7 @@ func (e RunningError) Error() string { return fmt.Sprintf("nth already runs (pid
 // RunningError if another process has the lock. The kernel releases the lock of a process that is killed.
 func Lock(dir string) (io.Closer, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("creating the runtime directory: %w", err)
+		return nil, fmt.Errorf("cannot create and lock the runtime directory: %w", err)
 	}
 	file, err := os.OpenFile(lockPath(dir), os.O_RDWR|os.O_CREATE, 0o644)
 	if err == nil {
@@ -32,7 +32,7 @@ func Lock(dir string) (io.Closer, error) {
 	if pid := Holder(dir); pid != 0 {
 		err = RunningError{pid}
 	}
-	return nil, fmt.Errorf("locking the runtime directory %s: %w", dir, err)
+	return nil, fmt.Errorf("cannot lock the runtime directory %s: %w", dir, err)
 }
 
 // Holder returns the ID of the process that has the lock of the runtime directory dir. It returns 0 if no other process has the lock, or if the lock
