@@ -81,7 +81,7 @@ func post(cmd *cobra.Command, server string, words []string) error {
 	case http.StatusBadRequest:
 		return errors.New(strings.TrimSpace(string(answer)))
 	default:
-		return fmt.Errorf("%s answers %s; nth-imds takes commands at its loopback address only: set that by --server or NTH_IMDS", server, response.Status)
+		return fmt.Errorf("%s answers %s: --server or NTH_IMDS must have the loopback address of an nth-imds on this machine", server, response.Status)
 	}
 }
 

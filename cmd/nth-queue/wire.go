@@ -114,9 +114,9 @@ func logMessage(log *logrus.Entry, dryRun bool, r sqs.Report) {
 		log.Infof("ignored a message and %s the queue: %s", fate, r.Why)
 	case sqs.Lost:
 		refused := map[sqs.Outcome]string{
-			sqs.Deleted: "delete a message that is done", sqs.Extended: "extend the visibility timeout of a message", sqs.Returned: "return a message to the queue",
+			sqs.Deleted: "delete a message that is done", sqs.Extended: "extend the visibility timeout of a message", sqs.Returned: "return a message to the queue at once",
 		}[r.Refused]
-		log.Warnf("SQS did not %s, so SQS will deliver it again: %s", refused, r.Why)
+		log.Warnf("SQS refused to %s; it delivers the message again when the timeout is over: %s", refused, r.Why)
 	case sqs.Received, sqs.Extended, sqs.Returned, sqs.Deleted:
 		log.Debugf("a message was %s", r.Outcome)
 	}

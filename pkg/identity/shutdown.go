@@ -51,7 +51,7 @@ func ReadGracefulShutdown(root string) (GracefulShutdown, error) {
 			}
 		}
 		if found.Critical < 0 || found.Critical > found.Period { // The kubelet does not start with such a configuration.
-			return GracefulShutdown{}, fmt.Errorf("the kubelet's configuration %s, with its drop-ins, is invalid, and the kubelet refuses to start: "+
+			return GracefulShutdown{}, fmt.Errorf("the kubelet's configuration %s, with its drop-ins, is invalid, so the kubelet will not start with it the next time: "+
 				"shutdownGracePeriodCriticalPods is %s and must be from 0 to shutdownGracePeriod, which is %s", path, found.Critical, found.Period)
 		}
 		return found, nil
