@@ -436,7 +436,7 @@ func heldBy(err error) (budget string, held bool) {
 	if m := budgetName.FindStringSubmatch(cause.Message); m != nil {
 		return m[1], true
 	}
-	return "a disruption budget", true
+	return "(unnamed)", true
 }
 
 // The API server's words: "The disruption budget NAME needs N healthy pods and has M currently", or "... is still being

@@ -261,7 +261,7 @@ func parseMaintenanceDate(date string) (time.Time, error) {
 			return at.UTC(), nil
 		}
 	}
-	return time.Time{}, fmt.Errorf("%s is no date like %q", shown(date), "21 Jan 2019 09:00:43 GMT")
+	return time.Time{}, fmt.Errorf("%s is not a date in the form %q", shown(date), "21 Jan 2019 09:00:43 GMT")
 }
 
 // targetStatePath is the state that the instance's Auto Scaling group wants it to be in, as plain text: Detached,
@@ -306,7 +306,7 @@ const longestState = 64
 func parseTargetState(body []byte) (string, error) {
 	state := strings.TrimSpace(string(body))
 	if len(state) > longestState || !stateName.MatchString(state) {
-		return "", fmt.Errorf("the answer of %d bytes is no lifecycle state", len(body))
+		return "", fmt.Errorf("the answer of %d bytes is not a lifecycle state", len(body))
 	}
 	return state, nil
 }
@@ -354,7 +354,7 @@ func decode(body []byte, into any) error {
 func parseTime(value string) (time.Time, error) {
 	at, err := time.Parse(time.RFC3339, strings.TrimSpace(value))
 	if err != nil {
-		return time.Time{}, fmt.Errorf("%s is no time like 2017-09-18T08:22:00Z", shown(value))
+		return time.Time{}, fmt.Errorf("%s is not a time in the form 2017-09-18T08:22:00Z", shown(value))
 	}
 	return at.UTC(), nil
 }

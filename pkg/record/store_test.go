@@ -544,7 +544,7 @@ func TestStatus_AFailedWriteIsReported(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "file")
 	write(t, dir, "")
 	troubles := show(t, filepath.Join(dir, "nth"), full(), full())
-	if len(troubles) != 1 || !strings.HasPrefix(troubles[0].Error(), "writing the status: ") {
+	if len(troubles) != 1 || !strings.HasPrefix(troubles[0].Error(), "cannot write the status file") {
 		t.Errorf("reported: %v", troubles)
 	}
 }
