@@ -108,7 +108,7 @@ func (d *manualDrain) drain(ctx context.Context, limit time.Duration) error {
 	case status.DryRun:
 		return errors.New("the service runs as a dry run, and changes nothing")
 	case status.Node == "":
-		return fmt.Errorf("the service cannot drain yet, so no drain was requested: %s", cmp.Or(status.Identity.Trouble, "it still looks for the kubelet's credential"))
+		return fmt.Errorf("the service cannot drain yet, so no drain was requested: %s", cmp.Or(status.Identity.Trouble, "it is still looking for the kubelet's credential"))
 	}
 	request := record.DrainRequest{ID: "manual-" + d.began.UTC().Format(time.RFC3339Nano), Asked: d.began.UTC(), Deadline: d.began.Add(limit).UTC()}
 	if err := request.Write(d.state); err != nil {

@@ -261,8 +261,8 @@ func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 	s.inTurn = cmp.Or(turn, s.node.uid) == s.node.uid // When no time was left to wait for the turn, dispatch has not set it.
 	isInTurn := s.inTurn
 	t.mu.Unlock()
-	if age := time.Since(looked).Round(time.Second); age > listTime {
-		return "", fmt.Errorf("EC2's last answer that lists the event is already %s old", age)
+	if time.Since(looked) > listTime {
+		return "", fmt.Errorf("EC2 has not said within %s whether the event still stands", listTime)
 	}
 	next, until := mark{BootID: s.node.bootID}, []time.Time(nil)
 	for _, e := range s.record.Entries() {

@@ -300,7 +300,7 @@ func (t *term) pollOnce() {
 	log := t.opts.Log.WithField(systemd.FieldMessageID, systemd.SourceTrouble)
 	switch {
 	case err == nil && before.trouble != nil:
-		t.opts.Log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("EC2 answers again: scheduled maintenance and failed status checks are seen")
+		t.opts.Log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("EC2 answers again: nth-queue sees whether maintenance is scheduled or a status check fails")
 	case err == nil: // It was so before.
 	case before.trouble != nil && kube.EqualIgnoringDigits(err.Error(), before.trouble.Error()): // This was logged.
 	case errors.Is(err, ec2.ErrRefused):

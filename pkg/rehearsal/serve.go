@@ -178,7 +178,7 @@ func optionsOf(r *http.Request) (metav1.DeleteOptions, error) {
 	}
 	object, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
 	if err != nil {
-		return metav1.DeleteOptions{}, fmt.Errorf("reading the eviction or the delete options: %w", err)
+		return metav1.DeleteOptions{}, fmt.Errorf("the made-up cluster cannot decode the request's body as an Eviction or DeleteOptions: %w", err)
 	}
 	switch request := object.(type) {
 	case *policyv1.Eviction:
