@@ -533,7 +533,7 @@ func (s Settings) expires(e state.Entry) time.Time {
 	rule := s[e.Event.Kind]
 	cordoned := (e.Phase == state.Cordoned || e.Phase == state.Undoing) && !e.CordonedAt.IsZero()
 	limited := s.plan(e).action == Cordon && rule.CordonFor > 0
-	if !cordoned || !limited {
+	if !cordoned || !limited || e.Released() { // What operators uncordoned has no cordon that could expire.
 		return time.Time{}
 	}
 	return e.CordonedAt.Add(rule.CordonFor)
