@@ -470,11 +470,11 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 	if settled := g.cordonDecided.Add(settle); now.Before(settled) {
 		return settled
 	}
+	if proven, again := g.pods.Prove(g.epoch, now); !proven { // The watch may lag, so a list is needed.
+		return again
+	}
 	if until := g.awaitVolumes(now); g.volumes != nil {
 		return until
-	}
-	if proven, again := g.pods.Prove(g.epoch, now); !proven { // The watch may lag, so a list is needed, after all waits.
-		return again
 	}
 	g.drainedIn = g.epoch
 	g.report(Progress{Kind: state.NodeEmpty})

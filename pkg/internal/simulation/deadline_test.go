@@ -151,7 +151,8 @@ func (w *world) judgeReady() {
 // judgeWithdrawn judges whether an event that nth records as withdrawn has been missing for long enough.
 func (w *world) judgeWithdrawn(i *incarnation, n *notice) {
 	// That it was announced again may not have reached the disk when nth was killed.
-	again := (n.listed || n.announced.Before(i.began)) && time.Since(n.announced) < slow
+	unwritten := n.announced.Before(i.began) && i.began.Sub(n.announced) < slow
+	again := n.listed && time.Since(n.announced) < slow || unwritten
 	if w.stepped || n.vague || n.outdated || again {
 		return
 	}

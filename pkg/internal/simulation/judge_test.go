@@ -14,6 +14,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/evict"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 )
@@ -489,7 +490,11 @@ func (w *world) judgeEmpty(n *notice, name invariant) {
 	for _, pod := range w.onNode() {
 		// nth has to know a pod that was bound before the cordon, however far the API server's cache lags.
 		before := w.cluster.owner == byNTH && w.cluster.arrived(pod).Add(time.Second).Before(w.cluster.owned)
-		if w.mustGo(pod, n, false) && (before || time.Since(w.cluster.arrived(pod)) > slow) {
+		known := slow
+		if w.muted.After(w.cluster.arrived(pod)) && w.cluster.volumes > 0 { // It came after the list that proves the node drained, and the watch was mute.
+			known += kube.WatchEnd
+		}
+		if w.mustGo(pod, n, false) && (before || time.Since(w.cluster.arrived(pod)) > known) {
 			w.violatedLocked(name, "%s: %s is on the node; %s", n.name, pod.Name, w.standing())
 		}
 	}
