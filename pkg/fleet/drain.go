@@ -118,6 +118,9 @@ func (s *session) update(events []event.Event) {
 		known := s.events[ev.ID]
 		isUnchanged := known != nil && sameEvent(known.Event, ev) && known.Until.Equal(ev.Until)
 		if isUnchanged {
+			if known.rests && known.outcome != "" { // Its message may have come again.
+				s.settleHints(known)
+			}
 			continue
 		}
 		if known == nil {

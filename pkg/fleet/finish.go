@@ -199,13 +199,18 @@ func finishing(rules policy.Settings, goal policy.Goal, on node, events []event.
 }
 
 // turn returns the UID of the Node in a group for which nth-queue finishes maintenance; "" if there is none. Its turn begins with a session that is
-// inTurn: dispatch or writeMark sets that. It lasts until the node is uncordoned or gone, or EC2 says that the instance is terminated. The term's
-// mutex is held.
+// inTurn: dispatch or writeMark sets that. It lasts until the node is uncordoned or opted out, or EC2 says that the instance is terminated. If the
+// Node was deleted meanwhile, turn returns the ID of the instance. The term's mutex is held.
 func (t *term) turn(group string) types.UID {
 	known := map[types.UID]*instance{}
 	for _, inst := range t.instances {
 		known[inst.node.uid] = inst
-		if s := inst.drain; s.runs() && s.inTurn && s.node.group == group && (s.stage != working || !s.leftAlone()) {
+		n, s := inst.node, inst.drain
+		if n.uid == "" && n.group == group && n.isRequested() && !inst.gone {
+			return types.UID(inst.id)
+		}
+		isReleased := s.runs() && slices.ContainsFunc(s.record.Entries(), state.Entry.Released)
+		if s.runs() && s.inTurn && s.node.group == group && (s.stage != working || !isReleased && !s.leftAlone()) {
 			return s.node.uid
 		}
 	}
@@ -235,7 +240,8 @@ func (t *term) turnOf(n node, inst *instance) (has, isNext bool) {
 		return false, false
 	}
 	n.mark = inst.node.mark
-	return n.isRequested() || !inst.drain.runs() && inst.awaitsEnd(), inst.drain != nil && inst.drain.inTurn
+	isWaiting := inst.drain != nil && inst.drain.stage == waiting
+	return n.isRequested() || !inst.drain.runs() && inst.awaitsEnd(), isWaiting && inst.drain.inTurn
 }
 
 // finishesNext reports whether all events that a node is cordoned for are in EC2's list, and are maintenance that nth-queue finishes. The instance need
@@ -291,7 +297,7 @@ func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 	written := false
 	err := t.change(ctx, s.node, nil, func(now *corev1.Node) map[string]any {
 		on := t.nodes.parse(now)
-		if written = on.hasOwnCordon && on.unschedulable && on.bootID == s.node.bootID; !written {
+		if written = on.hasOwnCordon && on.unschedulable && !on.optedOut && on.bootID == s.node.bootID; !written {
 			return nil
 		}
 		if next.Since = time.Now().UTC(); !next.Since.After(on.cordon.Since) { // By the clock of another leader.
@@ -305,7 +311,7 @@ func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 	case err != nil:
 		return "", err
 	case !written:
-		return "", errors.New("the node does not have nth-queue's cordon, or was rebooted since")
+		return "", errors.New("the node does not have nth-queue's cordon, or was rebooted or opted out since")
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

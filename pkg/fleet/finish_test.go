@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/ec2"
@@ -41,16 +42,6 @@ func (c *cluster) goesDown(name, boot string) {
 	ready(corev1.ConditionUnknown, c.node(name).Status.NodeInfo.BootID)
 	time.Sleep(time.Minute)
 	ready(corev1.ConditionTrue, boot)
-}
-
-// registersAgain has the Node registered again five minutes later.
-func (c *cluster) registersAgain(boot string) {
-	time.Sleep(5 * time.Minute)
-	c.remove("a")
-	time.Sleep(10 * time.Second)
-	n := nodeOf("a", instance)
-	n.UID, n.Status.NodeInfo.BootID = "again", boot
-	c.add(n, podOn("a", "two"))
 }
 
 // maintained adds the node of an instance for which EC2 has scheduled something, and returns an EC2 that carries out requests: the machine
@@ -173,18 +164,22 @@ func TestFinish_OnlyOfADrainedNodeAndOnce(t *testing.T) {
 			}
 		}, want: 1, open: true},
 		"others reboot it during the drain": {during: func(c *cluster, _ *knowledge) { c.goesDown("a", "boot-2") }, open: true, kept: true},
-		"the Node is registered again": {
-			keeps: true, after: func(c *cluster, _ *knowledge) { c.registersAgain("boot-2") }, want: 1, open: true, kept: true,
-		},
+		"an operator opts it out meanwhile": {during: func(c *cluster, _ *knowledge) {
+			c.change("a", func(n *corev1.Node) { n.Annotations[drain.ActionAnnotation] = drain.OnlyCordon })
+		}, open: true, kept: true},
 		"the Node is registered again, and another leads": {keeps: true, after: func(c *cluster, _ *knowledge) {
-			c.registersAgain("boot-2")
+			time.Sleep(5 * time.Minute)
+			c.remove("a")
+			time.Sleep(10 * time.Second)
+			n := nodeOf("a", instance)
+			n.UID, n.Status.NodeInfo.BootID = "again", "boot-2"
+			c.add(n, podOn("a", "two"))
 			time.Sleep(time.Minute)
 		}, next: atOnce, want: 1, open: true, kept: true},
 		"EC2's list has a gap": {after: func(_ *cluster, says *knowledge) {
 			time.Sleep(6 * time.Minute)
 			says.say(func(k *knowledge) { k.planned = planned("system-reboot", days, "") })
 		}, want: 1, open: true},
-		"EC2 keeps the event": {keeps: true, want: 1, open: true, kept: true},
 		"EC2 keeps the event, and another leads": {
 			keeps: true, after: func(*cluster, *knowledge) { time.Sleep(5 * time.Minute) }, next: atOnce, want: 1, open: true, kept: true,
 		},
@@ -213,10 +208,6 @@ func TestFinish_OnlyOfADrainedNodeAndOnce(t *testing.T) {
 		}, next: func(c *cluster, _ string) {
 			time.AfterFunc(3*time.Minute, func() { c.wantDrained("a") }) // It may go down at any moment.
 		}, want: 1, open: true},
-		"EC2 lists the event no more": {during: func(_ *cluster, says *knowledge) {
-			says.say(func(k *knowledge) { k.planned = nil })
-			time.Sleep(70 * time.Second)
-		}, open: true},
 		"EC2's list is old": {during: func(_ *cluster, says *knowledge) {
 			says.say(func(k *knowledge) { k.err = errors.New("no answer") })
 			time.Sleep(4 * time.Minute)
@@ -267,11 +258,20 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 		advised   bool // one is cordoned for another event before
 		replaces  bool // by terminating instances, whose Nodes stay
 		leadless  bool // the rule has no lead
+		deleted   bool // the Node of a machine that is down
 		before    func(c *cluster, says *knowledge)
 	}
 	annotated := func(action string) func(*cluster, *knowledge) {
 		return func(c *cluster, _ *knowledge) {
 			c.change("a", func(n *corev1.Node) { n.Annotations[drain.ActionAnnotation] = action })
+		}
+	}
+	inTurn := func(does func(*corev1.Node)) func(*cluster, *knowledge) { // to a, before the others have maintenance
+		return func(c *cluster, says *knowledge) {
+			all := says.planned
+			says.planned = map[string]ec2.Status{instance: all[instance]}
+			c.before("evict on-a", held)
+			time.AfterFunc(time.Minute, func() { c.change("a", does); says.say(func(k *knowledge) { k.planned = all }) })
 		}
 	}
 	silent := func(c *cluster, says *knowledge) {
@@ -295,8 +295,13 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 			c.before("evict", held)
 			time.AfterFunc(30*time.Second, func() { says.say(func(k *knowledge) { k.refused = true }) })
 		}},
-		"one is opted out":                  {groups: "xxx", in: days, requests: 2, most: 1, before: annotated(drain.LeaveNode)},
-		"one may only be cordoned":          {groups: "xxx", in: days, requests: 2, most: 2, before: annotated(drain.OnlyCordon)},
+		"one is opted out":         {groups: "xxx", in: days, requests: 2, most: 1, before: annotated(drain.LeaveNode)},
+		"one may only be cordoned": {groups: "xxx", in: days, requests: 2, most: 2, before: annotated(drain.OnlyCordon)},
+		"one is opted out in its turn": {groups: "xxx", in: days, requests: 2, most: 2, before: inTurn(func(n *corev1.Node) {
+			n.Annotations[drain.ActionAnnotation] = drain.OnlyCordon
+		})},
+		"one is uncordoned in its turn":     {groups: "xxx", in: days, requests: 2, most: 1, before: inTurn(func(n *corev1.Node) { n.Spec.Unschedulable = false })},
+		"one is deleted while it is down":   {groups: "xxx", in: days, requests: 1, most: 0, deleted: true},
 		"one is cordoned for another event": {groups: "xxx", in: days, requests: 2, most: 2, advised: true},
 		"others have cordoned one": {groups: "xxx", in: days, requests: 2, most: 2, before: func(c *cluster, _ *knowledge) {
 			c.before("evict on-a", held)
@@ -326,6 +331,10 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 					t.Errorf("%s was requested while another machine was down", request)
 				}
 				says.say(func(k *knowledge) { delete(k.planned, id) })
+				if row.deleted {
+					c.remove(names[id])
+					return
+				}
 				c.goesDown(names[id], "boot-2")
 				down.Add(-1)
 			}()
@@ -358,8 +367,9 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 		for round := range 15 * 12 {
 			time.Sleep(5 * time.Second)
 			cordoned := 0
-			for _, name := range names {
-				if c.node(name).Spec.Unschedulable {
+			nodes, _ := c.store.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+			for _, n := range nodes.Items {
+				if n.Spec.Unschedulable {
 					cordoned++
 				}
 			}
@@ -518,8 +528,14 @@ func TestFinish_OfANodeThatIsDrainedAlready(t *testing.T) {
 		if row.later != nil {
 			row.during(c, says)
 		}
-		r := c.run(finishing(says, "stop-start"))
+		r := c.run(func(o *fleet.Options) {
+			finishing(says, "stop-start")(o)
+			o.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Notify}
+		})
 		time.Sleep(2 * time.Minute)
+		for range 2 { // A message may come again during the drain.
+			r.take(notice(instance, event.RebalanceRecommendation, "", 0)).want(t, "done")
+		}
 		if row.later == nil {
 			row.during(c, says)
 		}

@@ -58,7 +58,8 @@ func (t *term) entriesOf(inst *instance, on node, announced []event.Event) []sta
 }
 
 // claimed returns entries for the events that the claim on the Node names, except for those in recorded. An event that is announced, and for which the
-// node is still cordoned, gets no entry: the agent begins with the event again, and finds the cordon in place.
+// node is still cordoned, gets no entry: the agent begins with the event again, and finds the cordon in place. Maintenance gets one: it may have begun
+// at an hour that is over now, or before a reboot.
 func (t *term) claimed(on node, recorded []state.Entry, announced []event.Event) (entries []state.Entry) {
 	since := event.CredibleTime(on.cordon.Since)
 	if since.IsZero() {
@@ -82,9 +83,9 @@ func (t *term) claimed(on node, recorded []state.Entry, announced []event.Event)
 		asks := t.opts.Policy.Asks(e)
 		wantsClosed := ev.State == event.Pending && (asks == policy.Drain || asks == policy.Cordon)
 		switch {
-		case isAnnounced && wantsClosed && on.unschedulable: // The agent begins with the event again.
+		case isAnnounced && wantsClosed && on.unschedulable && ev.Kind != event.ScheduledMaintenance: // The agent begins with the event again.
 			continue
-		case isAnnounced: // The event is over, or an operator has uncordoned the node, or the rules want the node open.
+		case isAnnounced: // The drain continues, or the event is over, or an operator has uncordoned the node, or the rules want the node open.
 			e.Phase, e.Event.State = state.Draining, event.Pending // The policy learns from the announced event that the event is over.
 			e.FirstSeen = time.Now().UTC().Round(0)
 		case asks == policy.Drain: // The message of the event was deleted, which is done after the drain.

@@ -234,19 +234,24 @@ func TestPoll_KnowsARebootByItsBootID(t *testing.T) {
 		boot        string
 		description string
 		opened      bool
+		nextLeads   bool
 	}
 	each(t, map[string]row{
-		"the kubelet was restarted":     {"boot-1", "", false},
-		"the machine was rebooted":      {"boot-2", "", true},
-		"EC2 says so, long enough":      {"boot-1", "[Completed]", true},
-		"the machine, and EC2 says so":  {"boot-2", "[Completed]", true},
-		"EC2 has canceled it meanwhile": {"boot-1", "[Canceled]", true},
+		"the kubelet was restarted":     {"boot-1", "", false, false},
+		"the machine was rebooted":      {"boot-2", "", true, false},
+		"it was, and another leads":     {"boot-2", "", true, true},
+		"EC2 says so, long enough":      {"boot-1", "[Completed]", true, false},
+		"EC2 has canceled it meanwhile": {"boot-1", "[Canceled]", true, false},
 	}, func(t *testing.T, c *cluster, row row) {
 		c.add(nodeOf("a", instance), podOn("a", "one"))
 		says := &knowledge{states: map[string]string{instance: "running"}, planned: planned("system-reboot", 30*time.Minute, "")}
-		c.run(func(o *fleet.Options) { o.EC2 = says })
+		change := func(o *fleet.Options) { o.EC2 = says }
+		r := c.run(change)
 		eventually(t, "it is drained", func() bool { return c.node("a").Spec.Unschedulable })
 		time.Sleep(40 * time.Minute)
+		if row.nextLeads {
+			r.stop()
+		}
 		c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
 		time.Sleep(time.Minute)
 		c.change("a", func(n *corev1.Node) {
@@ -260,6 +265,9 @@ func TestPoll_KnowsARebootByItsBootID(t *testing.T) {
 			k.planned[instance].Planned[0].Description = row.description
 			k.planned[instance].Planned[0].State = event.StateIn(row.description)
 		})
+		if row.nextLeads {
+			c.run(change)
+		}
 		time.Sleep(20 * time.Minute)
 		if n := c.node("a"); n.Spec.Unschedulable == row.opened {
 			t.Errorf("the node is unschedulable: %t", n.Spec.Unschedulable)
