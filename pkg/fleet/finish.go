@@ -209,8 +209,7 @@ func (t *term) turn(group string) types.UID {
 		if n.uid == "" && n.group == group && n.isRequested() && !inst.gone {
 			return types.UID(inst.id)
 		}
-		isReleased := s.runs() && slices.ContainsFunc(s.record.Entries(), state.Entry.Released)
-		if s.runs() && s.inTurn && s.node.group == group && (s.stage != working || !isReleased && !s.leftAlone()) {
+		if s.runs() && s.inTurn && s.node.group == group && (s.stage != working || !s.yields()) {
 			return s.node.uid
 		}
 	}
@@ -228,6 +227,11 @@ func (t *term) turn(group string) types.UID {
 		}
 	}
 	return first.uid
+}
+
+// yields reports whether operators have opted the node out, or uncordoned it, so that the session carries out no maintenance.
+func (s *session) yields() bool {
+	return s.leftAlone() || slices.ContainsFunc(s.record.Entries(), state.Entry.Released)
 }
 
 // turnOf says of a cordoned Node for which no session runs in turn whether it still has the turn of its group, or may have the turn next. inst is
