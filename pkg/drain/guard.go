@@ -30,6 +30,7 @@ type guard struct {
 	loop     *loop.Loop
 	pods     *evict.Pods
 	wantLook chan struct{} // wakes keepLooking
+	cutLook  func()        // cuts the look that is under way short
 
 	goal     Goal
 	goalRead *Goal      // the task's goal when it was last read; another pointer is a new goal
@@ -65,7 +66,7 @@ func (n *Node) Guard(ctx context.Context, task *Task, report func(Progress)) {
 	goal := task.goal.Load()
 	g := &guard{
 		node: n, goal: *goal, goalRead: goal, memory: memory{view: view{mayNotEvict: goal.MayNotEvict}}, loop: loop.New(task.changed),
-		wantLook: make(chan struct{}, 1), epoch: 1, cordoningSince: time.Now(),
+		wantLook: make(chan struct{}, 1), cutLook: func() {}, epoch: 1, cordoningSince: time.Now(),
 	}
 	g.pods = n.Pods(g.loop, g)
 	task.SetResult(g.result)
@@ -148,6 +149,9 @@ func (g *guard) staysUncordoned() bool { return g.memory.staysUncordoned(g.goal)
 // were left because they keep coming back.
 func (g *guard) setGoal(goal Goal) {
 	newGeneration, drainBegins := goal.Generation > g.goal.Generation, goal.Evict && !g.goal.Evict
+	if g.goal.Hard.IsZero() && !goal.Hard.IsZero() { // The requests of the look under way may take longer than there is time now.
+		g.cutLook()
+	}
 	stayedUncordoned := g.staysUncordoned()
 	g.goal = goal
 	g.drainedIn = 0 // That the node is drained is reported again for this goal.
@@ -288,8 +292,11 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 		g.loop.Lock()
 		g.looks++
 		goal, before, number := g.goal, g.memory, g.looks
+		lookContext, cut := context.WithCancel(ctx)
+		g.cutLook = cut
 		g.loop.Unlock()
-		v := g.node.look(ctx, goal, before)
+		v := g.node.look(lookContext, goal, before)
+		cut()
 		handled := make(chan struct{})
 		g.loop.Post(func() { g.handleLook(v, number, goal.Generation); close(handled) })
 		loop.Await(ctx, handled, forever) // The next look needs what this one has changed in memory.
