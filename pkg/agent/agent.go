@@ -137,7 +137,7 @@ type Agent struct {
 	noCredential error  // why there is no credential; nil if there is one
 
 	work        *work        // the work in progress; nil if nothing is being done
-	claimRead   bool         // the claim on the Node was read since the start
+	claimRead   bool         // the claim on the Node was read: since the start or, of another machine, by the caller
 	generation  int          // the last drain.Goal.Generation
 	result      drain.Result // what the guard had done when an event's drain last ended
 	total, left int          // how many pods a drain has found to evict, and how many of them are left, as the guard last reported
@@ -160,7 +160,7 @@ func New(cfg Config) *Agent {
 		known[kind] = nil // An empty snapshot, which no source replaces.
 	}
 	return &Agent{
-		cfg: cfg, wake: make(chan struct{}, 1), node: cfg.NodeName, known: known,
+		cfg: cfg, wake: make(chan struct{}, 1), node: cfg.NodeName, known: known, claimRead: cfg.Remote,
 		lastGood: map[event.Kind]time.Time{}, outages: map[event.Kind]outage{},
 	}
 }
@@ -236,7 +236,7 @@ func (a *Agent) loop(ctx context.Context) {
 	for ctx.Err() == nil {
 		sit, goal := a.decide()
 		a.pursueGoal(ctx, goal)
-		if goal.Reboot && (a.claimRead || a.cfg.Remote) { // The claim may say that the record of a reboot was lost: see adoptClaim.
+		if goal.Reboot && a.claimRead { // The claim may say that the record of a reboot was lost: see adoptClaim.
 			a.recordReboot(ctx, goal)
 		}
 		a.reportOutcomes(sit)

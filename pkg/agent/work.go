@@ -123,7 +123,7 @@ func (a *Agent) guardGoal(goal policy.Goal) drain.Goal {
 		Claim: drain.Claim{
 			Event: goal.Event.ID, Kind: string(goal.Event.Kind), Events: goal.Events, BootID: a.cfg.BootID, Since: a.now().UTC(),
 		},
-		Cordon: goal.Cordon, Evict: goal.Action == policy.Drain, Before: goal.Before, Shutdown: shutdown, NodeSeen: a.cfg.Remote || a.claimRead, MayNotEvict: mayNotEvict,
+		Cordon: goal.Cordon, Evict: goal.Action == policy.Drain, Before: goal.Before, Shutdown: shutdown, NodeSeen: a.claimRead, MayNotEvict: mayNotEvict,
 		Hard: a.monotonic(goal.Hard), Soft: a.monotonic(goal.Soft), TimeEnds: a.monotonic(goal.TimeEnds),
 	}
 }

@@ -308,7 +308,7 @@ func Release(sit Situation, inClaim func(event string) bool, claimedAt time.Time
 
 // Decide returns the goal for the node. The record must be up to date: see Fold.
 func (s Settings) Decide(sit Situation) Goal {
-	var wanting, undoing, marked []state.Entry
+	var wanting, undoing []state.Entry
 	var revisit time.Time
 	for _, e := range sit.Past {
 		revisit = soonest(revisit, s.revisit(sit, e))
@@ -318,11 +318,11 @@ func (s Settings) Decide(sit Situation) Goal {
 		case e.Phase == state.Undoing && want == wantNothing:
 			undoing = append(undoing, e)
 		case want == wantReleased && e.OnNode && !s.neededByOther(sit, e): // The claim or the label is left from the cordon.
-			marked = append(marked, e)
+			undoing = append(undoing, e)
 		}
 	}
 	goal := Goal{Action: Wait}
-	if undoing = append(undoing, marked...); len(undoing) > 0 {
+	if len(undoing) > 0 {
 		goal = s.uncordonGoal(sit, undoing)
 	}
 	// If all events in wanting are released, the cordon on the node is that of an event that is over. It is taken back first.
