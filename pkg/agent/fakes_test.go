@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -321,7 +322,7 @@ type memory struct {
 
 	mu      sync.Mutex
 	entries []state.Entry
-	puts    int
+	puts    atomic.Int32
 	err     error         // of every Put
 	hangs   time.Duration // how long every Put takes
 }
@@ -341,7 +342,7 @@ func (m *memory) Entries() []state.Entry {
 
 func (m *memory) Put(written func(error), entries ...state.Entry) {
 	m.mu.Lock()
-	m.puts++
+	m.puts.Add(1)
 	err, hangs := m.err, m.hangs
 	for _, e := range entries {
 		if _, bad := json.Marshal(e); bad != nil {

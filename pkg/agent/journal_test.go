@@ -74,11 +74,9 @@ func TestJournal_ACordonIsLoggedOnce(t *testing.T) {
 		"by an event that joins long after an uncordon": func(r *rig) string {
 			r.node.toGuard(func(ctx context.Context, g *guard) {
 				g.open()
-				for g.next(ctx) {
-					if g.wants().Cordon {
-						g.close()
-					}
+				for g.next(ctx) && !g.wants().Cordon {
 				}
+				stuck(ctx, g)
 			})
 			r.runFor(r.stopping("m", time.Hour))
 			r.pass(10 * time.Minute)

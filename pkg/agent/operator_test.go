@@ -40,7 +40,7 @@ func TestUncordon_AFailedOneIsRepeated(t *testing.T) {
 func TestReopened_IsRecordedAndLoggedOnce(t *testing.T) {
 	type row struct {
 		code, then string
-		writes     int // more of them: what is left of the cordon is taken off
+		writes     int32 // more of them: what is left of the cordon is taken off
 	}
 	each(t, map[string]row{
 		"of a drain":  {"terminate", "pods from before are still evicted, later ones stay", 0},
@@ -58,10 +58,10 @@ func TestReopened_IsRecordedAndLoggedOnce(t *testing.T) {
 		r.runFor(spot)
 		opened := "info: someone uncordoned the node during this event; " + row.then
 		r.wantSaid(systemd.CordonLifted, opened)
-		before := r.record.puts
+		before := r.record.puts.Load()
 		r.pass(2 * time.Second)
 		r.wantSaid(systemd.CordonLifted, opened)
-		if more := r.record.puts - before; more != row.writes {
+		if more := r.record.puts.Load() - before; more != row.writes {
 			r.t.Errorf("the record was written %d times more", more)
 		}
 	})

@@ -257,6 +257,7 @@ func (f *fault) before(ctx context.Context, w *world, r *http.Request) (answer *
 		return nil, true, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 	case "hang":
 		<-ctx.Done()
+		w.disturb(0) // nth has waited for the answer until now, maybe for longer than the fault lasted.
 		return nil, true, ctx.Err()
 	case "late": // It takes longer than nth waits for a first read.
 		if !w.pause(ctx, 9*time.Second) {
