@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -14,77 +15,59 @@ import (
 	"time"
 )
 
-func TestNthIMDS_PerformsWhatIsPosted(t *testing.T) {
-	s := start(t, "--life-cycle", "on-demand")
+func TestNthIMDS_AnnouncesAndWithdraws(t *testing.T) {
+	s := start(t)
 	const spot, rebalance, lifecycle = "meta-data/spot/instance-action", "meta-data/events/recommendations/rebalance", "meta-data/autoscaling/target-lifecycle-state"
 	const scheduled, history = "meta-data/events/maintenance/scheduled", "meta-data/events/maintenance/history"
-	if quiet := s.tell(t, "show"); quiet != "announced: nothing\nrequests: 0, 0 of them for tokens\n" {
-		t.Errorf("nothing happens: %q", quiet)
-	}
 	for _, step := range []struct {
 		line   string
 		prints string // the command, and the nth-imds that serves
-		shows  string // "show" afterwards
-		not    string // what it does not show
+		path   string // of a document
+		serves string // what is in it then; "" is no document
 	}{
-		{"trigger spot --in 5s", "spot interruption: terminate 5s after the notice", `"action": "terminate"`, ""},
-		{"trigger spot --action hibernate", "spot interruption: hibernate 2m0s after the notice", `"action": "hibernate"`, ""},
-		{"trigger rebalance", "rebalance recommendation", `"noticeTime": "20`, ""},
-		{"trigger maintenance --code system-reboot --in 1h --for 30m --id a", "maintenance a: active system-reboot", scheduled, history},
-		{"trigger maintenance --id a --state completed", "maintenance a: completed system-reboot", `"State": "completed"`, ""},
-		{"trigger lifecycle Terminated", "target lifecycle state: Terminated", lifecycle, ""},
-		{"withdraw rebalance", "rebalance recommendation withdrawn", spot, rebalance},
-		{"withdraw maintenance --id a", "maintenance a withdrawn", history, scheduled},
-		{"withdraw all", "everything withdrawn", "announced:", spot},
+		{"trigger spot --in 5s", "spot interruption: terminate", spot, `"action": "terminate"`},
+		{"trigger spot hibernate", "spot interruption: hibernate", spot, `"action": "hibernate"`},
+		{"withdraw spot", "spot interruption withdrawn", spot, ""},
+		{"trigger rebalance", "rebalance recommendation: noticed", rebalance, `"noticeTime": "20`},
+		{"withdraw rebalance", "rebalance recommendation withdrawn", rebalance, ""},
+		{"trigger maintenance --in 1h", "maintenance: system-reboot", scheduled, `"Code": "system-reboot"`},
+		{"trigger maintenance instance-stop", "maintenance: instance-stop", scheduled, `"Code": "instance-stop"`},
+		{"withdraw maintenance", "maintenance withdrawn", history, `"State": "canceled"`},
+		{"trigger lifecycle", "target lifecycle state: Terminated", lifecycle, "Terminated"},
+		{"withdraw lifecycle", "target lifecycle state withdrawn", lifecycle, ""},
 	} {
-		if out := s.tell(t, strings.Fields(step.line)...); out != step.prints+"\n" {
-			t.Errorf("%s: printed %q, want %q", step.line, out, step.prints)
+		status, out, stderr := call(t, []string{"NTH_IMDS=" + s.url}, strings.Fields(step.line)...)
+		if status != 0 || out != step.prints+"\n" || stderr != "" {
+			t.Errorf("%s: status %d, printed %q and %q, want %q", step.line, status, out, stderr, step.prints)
 		}
 		s.line(t, step.prints)
-		if shown := s.tell(t, "show"); !strings.Contains(shown, step.shows) || step.not != "" && strings.Contains(shown, step.not) {
-			t.Errorf("%s: shown is\n%swant %q, and not %q", step.line, shown, step.shows, step.not)
+		if served := s.document(t, step.path); !strings.Contains(served, step.serves) || step.serves == "" && served != "" {
+			t.Errorf("%s: %s is\n%s\nwant %q", step.line, step.path, served, step.serves)
 		}
-	}
-	response, err := http.Get(s.url + "/latest/meta-data/instance-id")
-	if err != nil {
-		t.Fatal(err)
-	}
-	response.Body.Close()
-	if shown := s.tell(t, "show"); !strings.HasSuffix(shown, "requests: 1, 0 of them for tokens\n       1 answered 401\n       1 /latest/meta-data/instance-id\n") {
-		t.Errorf("shown:\n%s", shown)
 	}
 	if status := s.stop(t, syscall.SIGTERM); status != 0 {
 		t.Errorf("SIGTERM: exit status %d, want 0", status)
 	}
 }
 
-func TestNthIMDS_UsageErrorsAreOneLine(t *testing.T) {
-	for _, test := range []struct{ args, want string }{
-		{"--life-cycle leased", `nth-imds: invalid argument "leased" for "--life-cycle" flag: want spot or on-demand; see "nth-imds --help"`},
-		{"trigger", `nth-imds trigger: name one of spot, rebalance, maintenance, lifecycle; see "nth-imds trigger --help"`},
-		{"trigger spot --in 5", `nth-imds trigger spot: invalid argument "5" for "--in" flag: want a duration such as 90s or 2m; see "nth-imds trigger spot --help"`},
-		{"trigger spot --action pause", `nth-imds trigger spot: invalid argument "pause" for "--action" flag: want one of terminate, stop, hibernate; see "nth-imds trigger spot --help"`},
-		{"trigger lifecycle", `nth-imds trigger lifecycle: accepts 1 arg(s), received 0; see "nth-imds trigger lifecycle --help"`},
-		{"withdraw flood", `nth-imds withdraw: invalid argument "flood" for "nth-imds withdraw"; see "nth-imds withdraw --help"`},
-	} {
-		if status, stdout, stderr := call(t, nil, strings.Fields(test.args)...); status != 64 || stdout != "" || stderr != test.want+"\n" {
-			t.Errorf("%q: status %d, stdout %q, stderr %q; want 64 and %q", test.args, status, stdout, stderr, test.want)
-		}
-	}
-}
-
 func TestNthIMDS_ErrorsAreOneLine(t *testing.T) {
 	s, gone := start(t), start(t)
 	gone.stop(t, syscall.SIGINT)
-	for _, test := range []struct{ args, want string }{
-		{"trigger maintenance --id x", "name what is scheduled, such as --code system-reboot"},
-		{"withdraw maintenance --id x", `no maintenance event "x" is scheduled`},
-		{"show --server " + gone.url, "no simulator answers at " + gone.url},
-		{"--listen " + strings.TrimPrefix(s.url, "http://"), "address already in use"},
+	for _, test := range []struct {
+		args, server string
+		status       int
+		want         string
+	}{
+		{"trigger", s.url, 64, `accepts between 1 and 2 arg(s), received 0; see "nth-imds trigger --help"`},
+		{"trigger spot --in 5", s.url, 64, `invalid argument "5" for "--in" flag`},
+		{"trigger spot pause", s.url, 1, `"pause" is none of terminate, stop, hibernate`},
+		{"withdraw flood", s.url, 1, `"flood" is none of lifecycle, maintenance, rebalance, spot`},
+		{"withdraw spot", gone.url, 1, "no simulator answers"},
+		{"--listen " + strings.TrimPrefix(s.url, "http://"), s.url, 1, "address already in use"},
 	} {
-		status, stdout, stderr := call(t, []string{"NTH_IMDS=" + s.url}, strings.Fields(test.args)...)
-		if status != 1 || stdout != "" || !strings.HasPrefix(stderr, "nth-imds: ") || !strings.Contains(stderr, test.want) || strings.Count(stderr, "\n") != 1 {
-			t.Errorf("%q: status %d, stdout %q, stderr %q; want 1 and %q", test.args, status, stdout, stderr, test.want)
+		status, stdout, stderr := call(t, []string{"NTH_IMDS=" + test.server}, strings.Fields(test.args)...)
+		if status != test.status || stdout != "" || !strings.HasPrefix(stderr, "nth-imds") || !strings.Contains(stderr, test.want) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%q: status %d, stdout %q, stderr %q; want %d and %q", test.args, status, stdout, stderr, test.status, test.want)
 		}
 	}
 }
@@ -184,17 +167,41 @@ func (s *serving) stop(t *testing.T, signal os.Signal) int {
 	if err := s.command.Process.Signal(signal); err != nil {
 		t.Fatal(err)
 	}
-	s.line(t, "stopped, after")
 	_ = s.command.Wait()
 	return s.command.ProcessState.ExitCode()
 }
 
-// tell calls the program against s, by the environment, and expects success.
-func (s *serving) tell(t *testing.T, args ...string) string {
+// document returns the document that s serves at a path; "" if there is none.
+func (s *serving) document(t *testing.T, path string) string {
 	t.Helper()
-	status, stdout, stderr := call(t, []string{"NTH_IMDS=" + s.url}, args...)
-	if status != 0 || stderr != "" {
-		t.Fatalf("%q: status %d, %s", args, status, stderr)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPut, s.url+"/latest/api/token", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return stdout
+	request.Header.Set("X-aws-ec2-metadata-token-ttl-seconds", "60")
+	_, token := send(t, request)
+	if request, err = http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/latest/"+path, http.NoBody); err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("X-aws-ec2-metadata-token", token)
+	status, body := send(t, request)
+	if status != http.StatusOK {
+		return ""
+	}
+	return body
+}
+
+// send sends a request and returns the answer.
+func send(t *testing.T, request *http.Request) (status int, body string) {
+	t.Helper()
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(text)
 }

@@ -12,7 +12,6 @@ import (
 )
 
 const (
-	spotPath      = "meta-data/spot/instance-action"
 	rebalancePath = "meta-data/events/recommendations/rebalance"
 	lifecyclePath = "meta-data/autoscaling/target-lifecycle-state"
 )
@@ -197,22 +196,4 @@ func put(events []MaintenanceEvent, event MaintenanceEvent) []MaintenanceEvent {
 // indexOf returns the index of the event with this ID; -1 if there is none.
 func indexOf(events []MaintenanceEvent, id string) int {
 	return slices.IndexFunc(events, func(e MaintenanceEvent) bool { return e.EventId == id })
-}
-
-// Scheduled returns the events that are served as scheduled.
-func (s *Server) Scheduled() []MaintenanceEvent {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.scheduled)
-}
-
-// Announced returns the documents that announce something, by path.
-func (s *Server) Announced() map[string]string {
-	announced := map[string]string{}
-	for _, path := range []string{spotPath, rebalancePath, scheduledPath, historyPath, lifecyclePath} {
-		if body, found := s.Get(path); found && body != "[]" {
-			announced[path] = body
-		}
-	}
-	return announced
 }
