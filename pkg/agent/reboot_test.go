@@ -48,6 +48,24 @@ func TestReboot_IsRecordedAndRequestedOnce(t *testing.T) {
 		r.restart()
 		r.announce(r.rebooting("a", time.Hour))
 		r.wantTape("guard for a: drain, soft in 59m50s")
+		r.rule(event.ScheduledMaintenance, cordons)
+		r.restart() // The machine may still go down, so the node stays closed although the event is no reason for that now.
+		r.announce(r.rebooting("a", time.Hour))
+		r.wantTape("put a cordoning", "guard for a: cordon", "put a cordoned")
+	})
+}
+
+func TestReboot_AfterTheClockWasSetBack(t *testing.T) {
+	bubble(t, func(r *rig) {
+		reboots(r, nil)
+		e := r.drained(r.rebooting("a", time.Hour), state.Drained, "boot-1")
+		e.ActedAt = r.start.Add(time.Minute)
+		r.record.entries = []state.Entry{e}
+		r.run()
+		r.announce(r.rebooting("a", time.Hour))
+		r.wantTape("guard for a: drain, soft in 1h0m0s", "reboot, on record as drained")
+		r.pass(5 * time.Minute)
+		r.wantTape()
 	})
 }
 

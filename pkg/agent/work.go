@@ -201,7 +201,9 @@ func (a *Agent) recordReboot(ctx context.Context, goal policy.Goal) {
 	var entries []state.Entry
 	for _, id := range goal.Events {
 		e := a.entry(id)
-		e.RebootAt = a.now()
+		if e.RebootAt = a.now(); e.RebootAt.Before(e.ActedAt) {
+			e.RebootAt = e.ActedAt // The clock was set back since. A request from before ActedAt would count as one of the past.
+		}
 		entries = append(entries, e)
 	}
 	a.cfg.Record.Put(func(err error) {

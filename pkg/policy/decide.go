@@ -187,7 +187,7 @@ func (sit Situation) beginsInThisBoot(e state.Entry) bool {
 
 // beginWork returns an entry for which work begins in this boot.
 func beginWork(sit Situation, e state.Entry, work state.Phase) state.Entry {
-	staysDue := e.Acted() && e.Phase != state.Undoing && e.RebootAt.IsZero() // The hours that it was due in may be over.
+	staysDue := e.Acted() && e.Phase != state.Undoing && !sit.rebootIsOver(e) // The hours that it was due in may be over.
 	if !staysDue {
 		e.ActedAt = sit.Now
 	}

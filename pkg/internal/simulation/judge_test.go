@@ -666,7 +666,7 @@ func (w *world) judgeRemoval(q request) {
 	if owner != nil && owner.Kind == "DaemonSet" || pod.Annotations[corev1.MirrorPodAnnotationKey] != "" {
 		w.violatedLocked(nodesOwnStays, "%s %s", q.verb, q.pod)
 	}
-	annotated := time.Since(w.cluster.annotated[q.pod]) > slow && time.Since(w.muted) > slow // nth knows it from the watch.
+	annotated := time.Since(w.cluster.annotated[q.pod]) > slow && time.Since(w.troubled) > slow // nth knows it from the watch.
 	if pod.Annotations[evict.Annotation] == evict.Never && annotated && time.Since(w.cluster.arrived(pod)) > 2*time.Second {
 		w.violatedLocked(annotationsRespected, "%s %s, which is never to be evicted", q.verb, q.pod)
 	}
