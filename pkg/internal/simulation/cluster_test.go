@@ -165,10 +165,14 @@ func (w *world) uncordonByOperator() {
 	w.server.UncordonAs("kubectl")
 }
 
-// closedByOtherLocked records that somebody other than nth has cordoned the node. If nth has not surely seen before that it was open, what the last
-// uncordon forbids nth does not count any more.
+// closedByOtherLocked records that somebody other than nth has cordoned the node.
 func (w *world) closedByOtherLocked(owner string) {
 	w.cluster.own(owner)
+	w.unseenUncordonLocked()
+}
+
+// unseenUncordonLocked lets what the last uncordon forbids nth not count any more, unless nth has surely seen that the node was open.
+func (w *world) unseenUncordonLocked() {
 	if time.Since(w.cluster.uncordoned) > slow {
 		return
 	}

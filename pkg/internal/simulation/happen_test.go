@@ -209,6 +209,7 @@ func (w *world) rule(name string, change func(*policy.Rule)) {
 			w.watchDeadline(n)
 		}
 	}
+	w.unseenUncordonLocked() // By the new rule, an event may be due later, and be none that was active.
 	w.disturbLocked(0)
 }
 
