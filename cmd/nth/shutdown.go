@@ -40,9 +40,10 @@ func tooShort(delay time.Duration) string {
 // shutdown handles shutdowns, hibernation and the power button.
 type shutdown struct {
 	source *logind.Source // nil if shutdowns and hibernation are ignored
-	keys   *powerkey.Keys // nil if nth does not handle the power button
+	keys   powerkey.Keys  // reads nothing if nth does not handle the power button
 	// drainsAtStop: the settings do not ignore shutdowns. So when the whole system stops, the daemon runs until the node is drained.
 	drainsAtStop bool
+	seesKey      bool          // nth may handle the power button: it is in no container, which does not see the button's devices
 	stopLimit    time.Duration // the longest drain in nth's own stop job
 	log          *logrus.Entry
 
@@ -50,9 +51,6 @@ type shutdown struct {
 	endRun  func() // ends the daemon after its last drain; nil unless the whole system is stopping
 	trouble string // what was last logged about an error in powering the machine off
 }
-
-// shutdownMargin is how much of the time that logind grants before a shutdown or a sleep is left unused.
-const shutdownMargin = 5 * time.Second
 
 // newShutdown returns the handler of shutdowns, by the settings. The handler calls report with nil when it is known that logind announces shutdowns,
 // and with the reason when logind does not.
@@ -63,11 +61,11 @@ func newShutdown(cfg config.Config, stopLimit time.Duration, bootID string, log 
 		return s
 	}
 	s.drainsAtStop = slices.Contains(kinds, event.Shutdown)
-	options := logind.Options{
+	s.seesKey = cfg.HostRoot == "" && s.drainsAtStop
+	s.source = logind.New(logind.Options{
 		Host:   logind.Host(cfg.HostRoot),
 		BootID: bootID,
 		Kinds:  kinds,
-		Margin: shutdownMargin,
 		Notice: func(delay time.Duration, err error) {
 			report(err)
 			switch {
@@ -79,19 +77,8 @@ func newShutdown(cfg config.Config, stopLimit time.Duration, bootID string, log 
 				s.startLog().Infof("a shutdown that logind announces, such as a reboot, waits for the drain for up to %s (InhibitDelayMaxSec of logind)", delay)
 			}
 		},
-	}
-	seesKey := cfg.HostRoot == "" && s.drainsAtStop // A container does not see the devices of the power button.
-	if seesKey {
-		options.Key = &logind.KeyOptions{Held: s.reportPowerKey, Trouble: s.cannotPowerOff}
-	}
-	s.source = logind.New(options)
-	switch {
-	case seesKey && wantsPowerKey(cfg):
-		s.keys = &powerkey.Keys{Listening: s.source.ListenToKey, Pressed: s.pressed}
-	case seesKey: // By the settings, nth leaves the button to logind.
-		const listening = false
-		s.source.ListenToKey(listening)
-	}
+		Key: logind.KeyOptions{Read: func() (bool, time.Time) { return s.readKey(cfg) }, Held: s.reportPowerKey, Trouble: s.cannotPowerOff},
+	})
 	return s
 }
 
@@ -106,16 +93,26 @@ func wantsPowerKey(cfg config.Config) bool {
 	return policy.Action(c.Action) == policy.Drain && c.PowerKey == "nth" && !cfg.DryRun
 }
 
-// pressed logs a press of the power button, and makes the source announce a shutdown for the press. s.keys calls it.
-func (s *shutdown) pressed(at time.Time) {
-	s.source.Pressed(at)
-	s.log.WithField(systemd.FieldMessageID, systemd.PowerButton).
-		Warnf("the power button was pressed at %s, as EC2 does to stop a machine: nth drains the node, then powers off", at.UTC().Format("15:04:05.000Z"))
+// readKey reads the power button, and logs a press. By the settings, it may leave the button to logind. The source calls it: see
+// logind.KeyOptions.Read.
+func (s *shutdown) readKey(cfg config.Config) (listening bool, pressed time.Time) {
+	if !s.seesKey || !wantsPowerKey(cfg) {
+		return false, time.Time{}
+	}
+	listening, pressed = s.keys.Read()
+	if !pressed.IsZero() {
+		s.log.WithField(systemd.FieldMessageID, systemd.PowerButton).
+			Warnf("the power button was pressed at %s, as EC2 does to stop a machine: nth drains the node, then powers off", pressed.UTC().Format("15:04:05.000Z"))
+	}
+	return listening, pressed
 }
 
 // reportPowerKey logs which process handles the power button, and what the kubelet does at a shutdown. held says that nth handles the button.
 // Otherwise logind does, and why is what prevents nth; "" if the settings leave the button to logind. It implements logind.KeyOptions.Held.
 func (s *shutdown) reportPowerKey(held bool, why string) {
+	if !s.seesKey {
+		return
+	}
 	handler := "logind, which announces the shutdown to nth and the kubelet at the same time"
 	switch {
 	case held:

@@ -50,11 +50,9 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config]
 	kubelet := h.newKubelet(cfg, meter.Requested)
 	node := newLocalNode(kubelet, cfg, balancers(cfg, metadata), scripts{logind.Host(cfg.HostRoot)})
 	shutdown := newShutdown(cfg, h.stopLimit(), bootID, log, board.setNoNotice)
+	defer shutdown.keys.Close()
 	hooks := newHooks(metadata, cfg, board, meter, log)
 	listeners, work := newListeners(cfg, daemon.NewWebhook(d.Webhook, cfg.DryRun, log, meter), kubelet, store, metadata, board.alive, meter, log)
-	if shutdown.keys != nil {
-		work = append(work, shutdown.keys.Run)
-	}
 	loop := agent.New(agent.Config{
 		Sources:   append(shutdown.sources(), metadata, hooks, drainRequests{daemon.StateDirectory(&cfg.Common), func(why string) { board.setOff("nth drain", why) }}),
 		Node:      node,

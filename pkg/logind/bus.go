@@ -21,14 +21,14 @@ const (
 )
 
 // properties returns the values of all properties in one interface of an object, by their names. service has the object at path.
-func (c *conn) properties(ctx context.Context, service string, path dbus.ObjectPath, iface string) (all map[string]dbus.Variant, err error) {
-	err = c.call(ctx, service, path, "org.freedesktop.DBus.Properties.GetAll", []any{&all}, iface)
+func (c *conn) properties(service string, path dbus.ObjectPath, iface string) (all map[string]dbus.Variant, err error) {
+	err = c.call(service, path, "org.freedesktop.DBus.Properties.GetAll", []any{&all}, iface)
 	return all, err
 }
 
 // logind calls a method of logind's manager. It stores the method's results in the variables that results point to.
-func (c *conn) logind(ctx context.Context, method string, results []any, args ...any) error {
-	if err := c.call(ctx, logindName, logindPath, logindManager+"."+method, results, args...); err != nil {
+func (c *conn) logind(method string, results []any, args ...any) error {
+	if err := c.call(logindName, logindPath, logindManager+"."+method, results, args...); err != nil {
 		return fmt.Errorf("calling logind's method %s: %w", method, err)
 	}
 	return nil
@@ -58,8 +58,8 @@ type manager struct {
 
 // manager asks logind for its settings, and for what it has announced. If this version of logind does not have a property, the field is zero.
 // Only the property for the field delay is required.
-func (c *conn) manager(ctx context.Context) (manager, error) {
-	properties, err := c.properties(ctx, logindName, logindPath, logindManager)
+func (c *conn) manager() (manager, error) {
+	properties, err := c.properties(logindName, logindPath, logindManager)
 	if err != nil {
 		return manager{}, fmt.Errorf("asking logind for its settings: %w", err)
 	}
@@ -96,8 +96,8 @@ func fromMicroseconds(usec uint64) time.Duration {
 
 // inhibit takes an inhibitor lock. what is logind's name for the lock, such as shutdownLock; mode is "delay" or "block". To release the lock,
 // the caller closes the file.
-func (c *conn) inhibit(ctx context.Context, what, mode string) (*os.File, error) {
-	err := c.logind(ctx, "Inhibit", []any{new(dbus.UnixFDIndex)}, what, "nth", "draining this Kubernetes node before it goes down", mode)
+func (c *conn) inhibit(what, mode string) (*os.File, error) {
+	err := c.logind("Inhibit", []any{new(dbus.UnixFDIndex)}, what, "nth", "draining this Kubernetes node before it goes down", mode)
 	if err == nil && len(c.files) == 0 {
 		err = errors.New("logind's answer has no descriptor")
 	}
@@ -131,12 +131,12 @@ func (h Host) Settings(ctx context.Context) (Settings, error) {
 		return Settings{}, err
 	}
 	defer c.close()
-	m, err := c.manager(ctx)
+	m, err := c.manager()
 	if err != nil {
 		return Settings{}, err
 	}
 	var holders []Inhibitor
-	if err := c.logind(ctx, "ListInhibitors", []any{&holders}); err != nil {
+	if err := c.logind("ListInhibitors", []any{&holders}); err != nil {
 		return Settings{}, err
 	}
 	holders = slices.DeleteFunc(holders, func(i Inhibitor) bool {
@@ -150,9 +150,9 @@ func (h Host) Settings(ctx context.Context) (Settings, error) {
 const pressWords = "The power button was pressed: nth drains this Kubernetes node first."
 
 // schedulePowerOff asks logind to power off at a time. The schedule survives this process and, since systemd 254, a restart of logind.
-func (c *conn) schedulePowerOff(ctx context.Context, at time.Time) error {
-	if err := c.logind(ctx, "SetWallMessage", nil, pressWords, true); err != nil {
+func (c *conn) schedulePowerOff(at time.Time) error {
+	if err := c.logind("SetWallMessage", nil, pressWords, true); err != nil {
 		return err
 	}
-	return c.logind(ctx, "ScheduleShutdown", nil, "poweroff", uint64(at.UnixMicro()))
+	return c.logind("ScheduleShutdown", nil, "poweroff", uint64(at.UnixMicro()))
 }

@@ -26,29 +26,30 @@ const callTimeout = 5 * time.Second
 // elsewhere.
 type Host string
 
-// conn is a connection to the system bus for calls, one after the other.
+// conn is a connection to the system bus for calls, one after the other. It ends with the context that it was made with.
 //
 // Any local user may send signals and calls to any connection of the system bus, with file descriptors. A connection of godbus (v5.2.4) decodes
 // all of them, panics on some, and never closes the descriptors. So conn reads only the answers to its own calls, and drops all other messages.
 // It uses godbus only to encode calls and decode answers. Answers are safe: the bus passes on no answer without a call.
 type conn struct {
 	socket *net.UnixConn
-	serial uint32     // the number of the last call
-	files  []*os.File // the descriptors that came with the last message, except those that inhibit has taken
+	forget func() bool // stops to wait for the end of the context
+	serial uint32      // the number of the last call
+	files  []*os.File  // the descriptors that came with the last message, except those that inhibit has taken
 }
 
-// bus connects to the host's system bus. The caller closes the connection.
+// bus connects to the host's system bus. The caller closes the connection. When ctx ends, the connection is closed, so that calls return.
 func (h Host) bus(ctx context.Context) (*conn, error) {
 	failed := func(err error) (*conn, error) { return nil, fmt.Errorf("connecting to the system bus: %w", err) }
-	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, fmt.Errorf("no answer within %s", callTimeout))
-	defer cancel()
-	dialed, err := new(net.Dialer).DialContext(ctx, "unix", filepath.Join("/", string(h), "run/dbus/system_bus_socket"))
+	dialer := net.Dialer{Timeout: callTimeout}
+	dialed, err := dialer.DialContext(ctx, "unix", filepath.Join("/", string(h), "run/dbus/system_bus_socket"))
 	if err != nil {
 		return failed(err)
 	}
 	c := &conn{socket: dialed.(*net.UnixConn)} //nolint:forcetypeassert // "unix" gives no other type.
-	if err = c.authenticate(ctx); err == nil {
-		err = c.call(ctx, "org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus.Hello", []any{new(string)})
+	c.forget = context.AfterFunc(ctx, func() { _ = c.socket.Close() })
+	if err = c.authenticate(); err == nil {
+		err = c.call("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus.Hello", []any{new(string)})
 	}
 	if err != nil {
 		c.close()
@@ -65,15 +66,14 @@ var errNoDBus = errors.New("the other side does not speak D-Bus, or does not pas
 
 // authenticate sends the user ID of this process, and asks the bus to pass file descriptors: logind's answer to Inhibit has the lock as a
 // descriptor. See the D-Bus specification, "Authentication Protocol".
-func (c *conn) authenticate(ctx context.Context) (err error) {
-	defer c.closeAtEnd(ctx, &err)()
+func (c *conn) authenticate() error {
 	user := hex.EncodeToString([]byte(strconv.Itoa(os.Getuid())))
-	if _, err := io.WriteString(c.socket, "\x00AUTH EXTERNAL "+user+"\r\nNEGOTIATE_UNIX_FD\r\nBEGIN\r\n"); err != nil {
+	if err := c.write([]byte("\x00AUTH EXTERNAL " + user + "\r\nNEGOTIATE_UNIX_FD\r\nBEGIN\r\n")); err != nil {
 		return err
 	}
 	greeting, one := "", make([]byte, 1) // The bus's two lines are read byte by byte: the bytes after them belong to a message.
 	for strings.Count(greeting, "\n") < 2 && len(greeting) < longestGreeting {
-		if _, err := c.socket.Read(one); err != nil {
+		if _, err := c.Read(one); err != nil {
 			return err
 		}
 		greeting += string(one)
@@ -84,19 +84,16 @@ func (c *conn) authenticate(ctx context.Context) (err error) {
 	return nil
 }
 
-// closeAtEnd closes the socket if ctx ends before done is called, so that reads and writes return. done then sets *err to the reason why ctx has
-// ended. A method that reads or writes defers done.
-func (c *conn) closeAtEnd(ctx context.Context, err *error) (done func()) {
-	stop := context.AfterFunc(ctx, func() { _ = c.socket.Close() })
-	return func() {
-		if stopped := stop(); !stopped { // ctx has ended: *err says only that the socket is closed.
-			*err = context.Cause(ctx)
-		}
-	}
+// write writes to the bus, whose answer then has callTimeout.
+func (c *conn) write(text []byte) error {
+	_ = c.socket.SetDeadline(time.Now().Add(callTimeout)) // If the socket is closed, the write fails.
+	_, err := c.socket.Write(text)
+	return err
 }
 
 // close ends the connection.
 func (c *conn) close() {
+	c.forget()
 	_ = c.socket.Close()
 	c.closeFiles()
 }
@@ -112,33 +109,23 @@ func (c *conn) closeFiles() {
 // call calls a method of an object. service has the object at path, and method contains the interface. call stores the method's results in the
 // variables that results point to. Descriptors that came with the answer are in c.files until the next call.
 //
-// If the service refuses, the error is a dbus.Error, and the connection remains usable. A call that gets no answer within callTimeout closes the
-// connection.
-func (c *conn) call(ctx context.Context, service string, path dbus.ObjectPath, method string, results []any, args ...any) (err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, fmt.Errorf("no answer within %s", callTimeout))
-	defer cancel()
-	defer c.closeAtEnd(ctx, &err)()
-	if err := c.send(service, path, method, args); err != nil {
+// If the service refuses, the error is a dbus.Error, and the connection remains usable. After any other error, such as no answer within
+// callTimeout, the connection is closed.
+func (c *conn) call(service string, path dbus.ObjectPath, method string, results []any, args ...any) error {
+	answer, err := c.exchange(service, path, method, args)
+	if err != nil {
+		_ = c.socket.Close()
 		return err
 	}
-	for {
-		answer, err := c.next()
-		if err != nil {
-			return err
-		}
-		if answer == nil || answer.Headers[dbus.FieldReplySerial].Value() != c.serial {
-			continue // The message is not the answer to this call.
-		}
-		if answer.Type == dbus.TypeError {
-			reason, _ := answer.Headers[dbus.FieldErrorName].Value().(string)
-			return dbus.Error{Name: reason, Body: answer.Body}
-		}
-		return dbus.Store(answer.Body, results...)
+	if answer.Type == dbus.TypeError {
+		reason, _ := answer.Headers[dbus.FieldErrorName].Value().(string)
+		return dbus.Error{Name: reason, Body: answer.Body}
 	}
+	return dbus.Store(answer.Body, results...)
 }
 
-// send sends a call, and gives it the next serial number. method is "interface.member".
-func (c *conn) send(service string, path dbus.ObjectPath, method string, args []any) error {
+// exchange sends a call with the next serial number, and reads the answer. method is "interface.member".
+func (c *conn) exchange(service string, path dbus.ObjectPath, method string, args []any) (*dbus.Message, error) {
 	dot := strings.LastIndexByte(method, '.')
 	m := &dbus.Message{Type: dbus.TypeMethodCall, Body: args, Headers: map[dbus.HeaderField]dbus.Variant{
 		dbus.FieldDestination: dbus.MakeVariant(service),
@@ -151,12 +138,19 @@ func (c *conn) send(service string, path dbus.ObjectPath, method string, args []
 	}
 	var encoded bytes.Buffer
 	if err := m.EncodeTo(&encoded, binary.LittleEndian); err != nil {
-		return err
+		return nil, err
 	}
 	c.serial++
 	binary.LittleEndian.PutUint32(encoded.Bytes()[8:], c.serial) // godbus leaves the serial number 0.
-	_, err := encoded.WriteTo(c.socket)
-	return err
+	if err := c.write(encoded.Bytes()); err != nil {
+		return nil, err
+	}
+	for {
+		answer, err := c.next()
+		if err != nil || answer != nil && answer.Headers[dbus.FieldReplySerial].Value() == c.serial {
+			return answer, err // Other messages are not the answer to this call.
+		}
+	}
 }
 
 const (
@@ -198,11 +192,14 @@ func (c *conn) next() (*dbus.Message, error) {
 	return dbus.DecodeMessage(bytes.NewReader(message))
 }
 
-// Read implements io.Reader for next. It appends the descriptors that come with the bytes to c.files. It does not read ahead: the descriptors of
+// Read implements io.Reader. It appends the descriptors that come with the bytes to c.files. It does not read ahead: the descriptors of
 // the next message would come with this one.
 func (c *conn) Read(p []byte) (int, error) {
 	rights := make([]byte, syscall.CmsgSpace(4*mostFiles)) // The kernel drops what does not fit.
 	n, given, _, _, err := c.socket.ReadMsgUnix(p, rights)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = fmt.Errorf("no answer within %s", callTimeout)
+	}
 	if err != nil {
 		return 0, err
 	}

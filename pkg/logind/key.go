@@ -20,132 +20,101 @@ import (
 //   - While nth does not hold the lock, logind answers.
 //   - Since systemd 257, logind refuses a power-off even to root while somebody blocks shutdowns. Then nth requests the power-off from systemd.
 
-// KeyOptions are callbacks about the power key.
+// KeyOptions are callbacks about the power key. All of them are required.
 type KeyOptions struct {
-	// Held, if set, is called with true when nth holds the lock on the power key, and with false when it cannot or need not. It is called
-	// once at the start, and after each change. why is what prevents the lock, such as a setting of logind; "" if nothing does.
+	// Read says whether this process reads the power key, and when the key was pressed; pressed is zero if it was not pressed since the last
+	// call. Only while the process reads the key does nth answer the key in logind's place. See powerkey.Keys.
+	Read func() (listening bool, pressed time.Time)
+	// Held is called with true when nth holds the lock on the power key, and with false when it cannot or need not. It is called once at the
+	// start, and after each change. why is what prevents the lock, such as a setting of logind; "" if nothing does.
 	Held func(held bool, why string)
-	// Trouble, if set, is called with the error when nth cannot leave the schedule, while the node is being drained, or cannot power the machine
-	// off after that. nth tries again.
+	// Trouble is called with the error when nth cannot leave the schedule, while the node is being drained, or cannot power the machine off
+	// after that. nth tries again.
 	Trouble func(drained bool, err error)
 }
 
-// key is the lock on the power key.
+// key is what nth knows of the power key.
 type key struct {
-	known     bool     // ListenToKey was called
-	listening bool     // the last argument of ListenToKey: nth reads the key, so it can answer a press
-	lock      *os.File // nil while the lock is not held
-	reported  string   // the last arguments of KeyOptions.Held
-}
-
-// press is the press of the power key that nth answers, for giveUp at most.
-type press struct {
-	at      time.Time // zero if there was none
-	drained bool      // the drain has ended, so that the machine may be powered off
+	listening bool      // what KeyOptions.Read has said last
+	lock      *os.File  // nil while the lock is not held
+	reported  string    // the last arguments of KeyOptions.Held
+	pressed   time.Time // the last press that counted, which nth answers for giveUp; zero before the first
 }
 
 // giveUp is how long after a press the machine is assumed to stay: EC2 would have cut the power long before.
 const giveUp = 10 * time.Minute
 
-// ListenToKey says whether this process reads the power key; powerkey.Keys calls it. Only while the process reads the key does nth answer the
-// key in logind's place.
-func (s *Source) ListenToKey(listening bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.key.known, s.key.listening = true, listening
-}
-
-// Pressed announces a shutdown for a press of the power key; powerkey.Keys calls it. at is when the key was pressed. A press counts only while nth
-// holds the lock on the key: otherwise logind answers the press. While nth answers a press, it ignores further ones.
-func (s *Source) Pressed(at time.Time) {
-	const resumed = false
-	s.beginPress(at, resumed)
-}
-
-// resume continues with a press that an earlier process of nth was answering. That process has left a schedule with logind: power off at
-// scheduled, which is PowerOffGrant after the press. If this process answers the press already, resume does nothing.
-func (s *Source) resume(scheduled time.Time) {
-	const resumed = true
-	left := min(max(time.Until(scheduled), 0), PowerOffGrant) // bounded, as the wall clock may have been set since the press
-	s.beginPress(time.Now().Add(left-PowerOffGrant), resumed)
-}
-
-// beginPress announces the shutdown for which the power key was pressed, unless nth answers an earlier press. resumed says that an earlier process
-// of nth held the lock on the key at the press. The deadline is that of EC2 (PowerOffGrant), not of logind. The next look calls answer.
-func (s *Source) beginPress(at time.Time, resumed bool) {
-	s.mu.Lock()
-	lockHeld := resumed || s.key.lock != nil // Otherwise logind answers the press.
-	counts := s.opts.Key != nil && lockHeld && !s.press.inProgress()
-	if counts {
-		s.press = press{at: at}
+// readKey reads the power key. A press counts only while nth holds the lock on the key: otherwise logind answers the press. While nth answers a
+// press, it ignores further ones.
+//
+// scheduled is when logind powers off, PowerOffGrant after a press; zero if there is no such schedule. If this process does not know the press, an
+// earlier one was answering it.
+//
+// For a new press, readKey announces a shutdown. The deadline is that of EC2 (PowerOffGrant), not of logind.
+func (s *Source) readKey(scheduled time.Time) {
+	var at time.Time
+	s.key.listening, at = s.opts.Key.Read()
+	switch {
+	case !scheduled.IsZero():
+		left := min(max(time.Until(scheduled), 0), PowerOffGrant) // bounded, as the wall clock may have been set since the press
+		at = time.Now().Add(left - PowerOffGrant)
+	case s.key.lock == nil:
+		at = time.Time{}
 	}
-	s.mu.Unlock()
-	if counts {
-		s.Stopping(max(time.Until(at.Add(s.opts.within(PowerOffGrant))), 0))
+	if !at.IsZero() && !s.key.isAnswering() {
+		s.key.pressed = at
+		s.drained.Store(false)
+		s.Stopping(max(time.Until(at.Add(within(PowerOffGrant))), 0))
 	}
 }
 
-// inProgress reports whether nth is answering the press.
-func (p press) inProgress() bool { return !p.at.IsZero() && time.Since(p.at) <= giveUp }
+// isAnswering reports whether nth is answering a press.
+func (k key) isAnswering() bool { return !k.pressed.IsZero() && time.Since(k.pressed) <= giveUp }
 
 // holdKey takes or releases the block lock with which nth answers the power key instead of logind, and reports each change to
-// Options.Key.Held. Each look calls it. action is what logind does for a press (HandlePowerKey): nth takes the lock only if action is to power
-// off.
-func (s *Source) holdKey(ctx context.Context, c *conn, action string) {
-	s.mu.Lock()
-	known, wanted, why, held := s.key.known, s.key.listening, "", s.key.lock != nil
-	answering := s.press.inProgress()
-	s.mu.Unlock()
-	if !known || held && answering { // Without the lock, logind would answer a second press at once.
+// Options.Key.Held. action is what logind does for a press (HandlePowerKey): nth takes the lock only if action is to power off.
+func (s *Source) holdKey(c *conn, action string) {
+	if s.key.lock != nil && s.key.isAnswering() { // Without the lock, logind would answer a second press at once.
 		return
 	}
+	wanted, why := s.key.listening, ""
 	if wanted && action != "poweroff" {
 		wanted, why = false, fmt.Sprintf("logind's HandlePowerKey is %q, and not \"poweroff\"", action)
 	}
-	var lock *os.File
-	if wanted && !held {
+	if wanted && s.key.lock == nil {
 		var err error
-		if lock, err = c.inhibit(ctx, powerKeyLock, "block"); err != nil {
+		if s.key.lock, err = c.inhibit(powerKeyLock, "block"); err != nil {
 			wanted, why = false, err.Error() // logind answers the key. The next look tries again.
 		}
-	}
-	s.mu.Lock()
-	if lock != nil {
-		s.key.lock = lock
 	}
 	if !wanted {
 		release(&s.key.lock)
 	}
 	arguments := fmt.Sprint(wanted, why)
-	changed := arguments != s.key.reported
-	s.key.reported = arguments
-	s.mu.Unlock()
-	if changed && s.opts.Key.Held != nil {
+	if arguments != s.key.reported {
+		s.key.reported = arguments
 		s.opts.Key.Held(wanted, why)
 	}
 }
 
-// answer makes the machine power off for a press, if nth is answering one. Until the drain has ended, it leaves a schedule with logind, to power
-// off at the end of PowerOffGrant. After the drain, it requests the power-off at once, from logind or else from systemd.
+// answer makes the machine power off for the press that nth is answering, if any. Until the drain has ended, it leaves a schedule with logind, to
+// power off at the end of PowerOffGrant. After the drain, it requests the power-off at once, from logind or else from systemd.
 //
-// Each look calls answer with the properties of logind, m. If logind does not answer, Run calls it with c nil and m zero.
+// m has the properties of logind. If logind does not answer, c is nil and m zero.
 func (s *Source) answer(ctx context.Context, c *conn, m manager) {
-	s.mu.Lock()
-	p := s.press
-	s.mu.Unlock()
 	var err error
+	drained := s.drained.Load()
 	switch {
-	case !p.inProgress():
-		return
-	case p.drained:
-		if c == nil || c.logind(ctx, "PowerOff", nil, false) != nil { // logind does not answer, or refuses.
+	case !s.key.isAnswering():
+	case drained:
+		if c == nil || c.logind("PowerOff", nil, false) != nil { // logind does not answer, or refuses.
 			err = s.opts.Host.startPowerOff(ctx)
 		}
 	case c != nil && m.scheduled.IsZero():
-		// p.at is monotonic, and logind needs a time by the wall clock as it is now.
-		err = c.schedulePowerOff(ctx, time.Now().Add(time.Until(p.at.Add(PowerOffGrant))))
+		// pressed is monotonic, and logind needs a time by the wall clock as it is now.
+		err = c.schedulePowerOff(time.Now().Add(time.Until(s.key.pressed.Add(PowerOffGrant))))
 	}
-	if err != nil && ctx.Err() == nil && s.opts.Key.Trouble != nil {
-		s.opts.Key.Trouble(p.drained, err)
+	if err != nil && ctx.Err() == nil {
+		s.opts.Key.Trouble(drained, err)
 	}
 }

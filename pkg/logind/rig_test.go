@@ -336,6 +336,9 @@ type rig struct {
 	trouble   chan error // in powering the machine off
 	said      bool       // that a shutdown is announced
 	end       func()
+
+	listening bool      // The power key is read.
+	pressed   time.Time // when it was pressed, until that is read
 }
 
 // newRig returns a source that does not run yet, on a host without a bus.
@@ -360,7 +363,7 @@ func newSerialRig(t *testing.T) *rig {
 // newSource returns a source like the one that the rig has, as the next process has it.
 func (r *rig) newSource() *logind.Source {
 	return logind.New(logind.Options{
-		Host: r.root(), BootID: bootID, Margin: margin, Kinds: []event.Kind{event.Shutdown, event.Hibernation},
+		Host: r.root(), BootID: bootID, Kinds: []event.Kind{event.Shutdown, event.Hibernation},
 		Notice: func(d time.Duration, err error) {
 			if err != nil {
 				r.off <- err
@@ -368,7 +371,11 @@ func (r *rig) newSource() *logind.Source {
 			}
 			r.holding <- d
 		},
-		Key: &logind.KeyOptions{
+		Key: logind.KeyOptions{
+			Read: func() (listening bool, pressed time.Time) {
+				r.set(func() { listening, pressed, r.pressed = r.listening, r.pressed, time.Time{} })
+				return listening, pressed
+			},
 			Held:    func(held bool, _ string) { r.keyHeld <- held },
 			Trouble: func(_ bool, err error) { r.trouble <- err },
 		},
@@ -386,6 +393,16 @@ func holdingRig(t *testing.T) *rig {
 	}
 	r.nothing(t)
 	return r
+}
+
+// press presses the power key, and waits until that is read.
+func (r *rig) press(t *testing.T, at time.Time) {
+	t.Helper()
+	r.set(func() { r.pressed = at })
+	r.await(t, "the key is read", func() (isRead bool) {
+		r.set(func() { isRead = r.pressed.IsZero() })
+		return isRead
+	})
 }
 
 func (r *rig) run(t *testing.T) {

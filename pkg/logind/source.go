@@ -5,8 +5,8 @@
 // A Source holds delay inhibitor locks. With them, logind announces a shutdown or a sleep, and waits until the locks are released, for
 // InhibitDelayMaxSec at most. A delay lock never holds a shutdown longer than that, no matter what happens to this process.
 //
-// Twice a second, a look asks logind for its properties, and acts on them. So a Source also finds what was announced or called off while nth did
-// not run. It reads no signals, because any local user may send them (conn.go).
+// Twice a second, a look reads the power key, asks logind for its properties, and acts on them. So a Source also finds what was announced or called
+// off while nth did not run. It reads no signals, because any local user may send them (conn.go).
 //
 // Not every shutdown goes through logind. nth also learns of a shutdown when systemd stops nth. If SIGTERM arrives while systemd is stopping the
 // system (Source.GoingDown), Stopping announces the shutdown. All shutdowns of a boot have the same event ID, made from the boot ID: they are one
@@ -36,26 +36,24 @@ type Options struct {
 	BootID string
 	// Kinds are event.Shutdown, event.Hibernation, or both.
 	Kinds []event.Kind
-	// Margin is how much of the time that logind grants nth leaves unused.
-	Margin time.Duration
-	// Notice, if set, is called with logind's longest delay (InhibitDelayMaxSec) when nth has taken a lock, when the delay has changed, and
+	// Notice is called with logind's longest delay (InhibitDelayMaxSec) when nth has taken a lock, when the delay has changed, and
 	// after an outage. It is called with the reason when logind cannot be reached or refuses a lock, once for each outage.
 	Notice func(delay time.Duration, err error)
-	// Key is set if nth may answer the power key.
-	Key *KeyOptions
+	Key    KeyOptions
 }
 
 // Source watches for shutdowns and sleeps. Make one with New.
 type Source struct {
 	opts    Options
 	reached atomic.Bool // logind has answered, so that there is a bus
-
-	mu    sync.Mutex
-	sink  event.Sink // nil before Run
-	holds []*hold
-	delay time.Duration // the delay of the last Notice; 0 before the first call, outage during an outage
+	drained atomic.Bool // the drain for a press has ended, so that the machine may be powered off
+	holds   []*hold
+	// Only Run's goroutine uses these. delay is that of the last Notice; 0 before the first call, outage during an outage.
+	delay time.Duration
 	key   key
-	press press
+
+	mu   sync.Mutex // for sink, and for the fields lock and pending of each hold
+	sink event.Sink // nil before Run
 }
 
 // outage is Source.delay while logind cannot be reached or refuses a lock.
@@ -114,12 +112,13 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) {
 		if ctx.Err() != nil {
 			return
 		}
-		if answered {
+		if answered || s.key.lock != nil { // logind is coming back, and a press must not wait long.
 			pause = lookInterval
 		}
 		const taken = false
 		s.report(taken, 0, err)
-		s.answer(ctx, nil, manager{}) // A press of the power key is answered without logind, too.
+		s.readKey(time.Time{}) // A press of the power key is answered without logind, too.
+		s.answer(ctx, nil, manager{})
 		if !loop.Await(ctx, nil, pause) {
 			return
 		}
@@ -135,7 +134,7 @@ func (s *Source) GoingDown(ctx context.Context) bool {
 		return s.reached.Load()
 	}
 	defer c.close()
-	return c.goingDown(ctx)
+	return c.goingDown()
 }
 
 // session connects to the bus, and makes looks until the connection is lost or ctx ends. answered is true if logind has answered at least once.
@@ -147,7 +146,7 @@ func (s *Source) session(ctx context.Context) (answered bool, err error) {
 	}
 	defer c.close()
 	for {
-		m, err := c.manager(ctx)
+		m, err := c.manager()
 		if err != nil {
 			return answered, err
 		}
@@ -160,21 +159,19 @@ func (s *Source) session(ctx context.Context) (answered bool, err error) {
 	}
 }
 
-// look acts on the properties of logind, m. It announces or withdraws events, and takes locks that are missing. It also answers a press of the
-// power key, even one that an earlier process of nth was answering.
+// look acts on the properties of logind, m. It announces or withdraws events, and takes locks that are missing. It also reads the power key, and
+// answers a press, even one that an earlier process of nth was answering.
 func (s *Source) look(ctx context.Context, c *conn, m manager) {
-	if !m.scheduled.IsZero() {
-		s.resume(m.scheduled)
-	}
+	s.readKey(m.scheduled)
 	anyTaken, refused := false, error(nil)
 	for _, h := range s.holds {
-		taken, err := s.updateHold(ctx, c, h, m)
+		taken, err := s.updateHold(c, h, m)
 		anyTaken, refused = anyTaken || taken, errors.Join(refused, err)
 	}
 	if m.preparing[shutdownLock] { // logind is shutting down: it grants no locks, and needs no request to power off.
 		return
 	}
-	s.holdKey(ctx, c, m.powerKey)
+	s.holdKey(c, m.powerKey)
 	s.answer(ctx, c, m)
 	if ctx.Err() != nil {
 		return
@@ -183,36 +180,30 @@ func (s *Source) look(ctx context.Context, c *conn, m manager) {
 }
 
 // updateHold acts on the properties of logind, m, for one delay lock. If logind has announced the lock's event, updateHold announces the event to
-// the sink. Otherwise it withdraws the event, and takes the lock if that is not held. taken is true if it took the lock now.
-func (s *Source) updateHold(ctx context.Context, c *conn, h *hold, m manager) (taken bool, err error) {
+// the sink. Otherwise it delivers that nothing is announced, and takes the lock if that is not held. taken is true if it took the lock now.
+func (s *Source) updateHold(c *conn, h *hold, m manager) (taken bool, err error) {
+	s.mu.Lock()
+	isAnnounced, held := h.pending != nil, h.lock != nil
+	s.mu.Unlock()
 	switch {
 	case m.preparing[h.what]:
-		s.announce(h, s.available(h, m))
+		s.announce(h, available(h, m))
 		return false, nil
-	case h.kind == event.Shutdown && s.isStillComing(ctx, c, h):
-		return false, nil
+	case isAnnounced && h.kind == event.Shutdown && (s.key.isAnswering() || c.goingDown()):
+		return false, nil // The shutdown comes, although logind does not announce it, or has forgotten it in a restart.
 	}
-	if held := s.withdraw(h); held {
-		return false, nil
-	}
-	// logind refuses if it has just announced a shutdown. The next look will find that.
-	lock, err := c.inhibit(ctx, h.what, "delay")
-	if err != nil {
-		return false, err
+	var lock *os.File
+	if !held { // logind refuses if it has just announced a shutdown. The next look will find that.
+		lock, err = c.inhibit(h.what, "delay")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h.lock = lock
-	return true, nil
-}
-
-// isStillComing reports whether an announced shutdown will happen although logind does not announce it. nth may be answering a press of the power
-// key, or logind may have forgotten the shutdown in a restart.
-func (s *Source) isStillComing(ctx context.Context, c *conn, h *hold) bool {
-	s.mu.Lock()
-	announced, answering := h.pending != nil, s.press.inProgress()
-	s.mu.Unlock()
-	return announced && (answering || c.goingDown(ctx))
+	if lock != nil {
+		h.lock = lock
+	}
+	h.pending = nil
+	s.sink.Snapshot(event.Snapshot{Kind: h.kind})
+	return lock != nil, err
 }
 
 // Release releases the delay lock for an announced event: logind then lets the event happen. Callers use it when the drain has ended. After a
@@ -226,7 +217,7 @@ func (s *Source) Release(kind event.Kind) {
 		if h.kind == kind && h.pending != nil {
 			release(&h.lock)
 			if kind == event.Shutdown {
-				s.press.drained = true // This has no effect unless nth is answering a press.
+				s.drained.Store(true) // This has no effect unless nth is answering a press.
 			}
 		}
 	}
@@ -262,16 +253,19 @@ func (s *Source) Stopping(limit time.Duration) {
 
 // available returns how long nth may take until an announced event happens. That is logind's delay, less the margin. Unless logind says that the
 // event is a reboot, EC2 may have asked for it, and does not wait longer than PowerOffGrant.
-func (s *Source) available(h *hold, m manager) time.Duration {
+func available(h *hold, m manager) time.Duration {
 	grant := m.delay
 	if isReboot := h.kind == event.Shutdown && m.shutdown == "reboot"; !isReboot {
 		grant = min(grant, PowerOffGrant)
 	}
-	return s.opts.within(grant)
+	return within(grant)
 }
 
+// margin is how much of a grant nth leaves unused, to report which pods are left.
+const margin = 5 * time.Second
+
 // within returns how much of a grant nth uses: the grant less the margin, but at least half of the grant.
-func (o Options) within(grant time.Duration) time.Duration { return max(grant-o.Margin, grant/2) }
+func within(grant time.Duration) time.Duration { return max(grant-margin, grant/2) }
 
 // announce announces a lock's event to the sink. The deadline is limit from now. If the event is announced already, announce does so again only for
 // an earlier deadline. For example, the power key may be pressed during a reboot. EC2 then leaves less time than logind has granted.
@@ -289,15 +283,6 @@ func (s *Source) announce(h *hold, limit time.Duration) {
 	s.deliver(h)
 }
 
-// withdraw forgets a lock's event, and delivers to the sink that nothing of its kind is announced. held reports whether the lock is held.
-func (s *Source) withdraw(h *hold) (held bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	h.pending = nil
-	s.sink.Snapshot(event.Snapshot{Kind: h.kind})
-	return h.lock != nil
-}
-
 // deliver delivers a lock's event to the sink, if one is announced and Run has been called. The caller holds s.mu.
 func (s *Source) deliver(h *hold) {
 	if s.sink != nil && h.pending != nil {
@@ -311,11 +296,9 @@ func (s *Source) report(taken bool, delay time.Duration, err error) {
 	if err != nil {
 		delay = outage
 	}
-	s.mu.Lock()
 	changed := s.delay != delay
 	s.delay = delay
-	s.mu.Unlock()
-	if (taken || changed) && s.opts.Notice != nil {
+	if taken || changed {
 		s.opts.Notice(delay, err)
 	}
 }

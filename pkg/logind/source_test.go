@@ -269,7 +269,7 @@ func answering(t *testing.T) *rig {
 	t.Helper()
 	r := newRig(t)
 	r.start(t, r.serve)
-	r.source.ListenToKey(true)
+	r.listening = true
 	r.run(t)
 	if !next(t, r.keyHeld) {
 		t.Fatal("it does not answer the power key")
@@ -310,9 +310,9 @@ func TestPress_IsDrainedForAndPoweredOffThen(t *testing.T) {
 	r := answering(t)
 	r.set(func() { r.delay = 5 * time.Second }) // EC2's time counts, not logind's.
 	pressed := time.Now().Add(-20 * time.Second)
-	r.source.Pressed(pressed)
+	r.press(t, pressed)
 	mustEnd(t, r.announced(t), pressed.Add(logind.PowerOffGrant-margin))
-	r.source.Pressed(time.Now()) // says nothing new
+	r.press(t, time.Now()) // says nothing new
 	r.timedFor(t, pressed)
 	r.powersOffAfterTheDrain(t)
 	r.mustHave(t, "shutdown", 1, 0)
@@ -323,7 +323,7 @@ func TestPress_IsDrainedForAndPoweredOffThen(t *testing.T) {
 
 func TestPress_OutlivesLogind(t *testing.T) {
 	r := answering(t)
-	r.source.Pressed(time.Now())
+	r.press(t, time.Now())
 	r.announced(t)
 	r.timedFor(t, time.Now())
 	r.set(func() { r.away = true })
@@ -346,7 +346,7 @@ func TestPress_OutlivesTheProcess(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := answering(t)
-			r.source.Pressed(time.Now())
+			r.press(t, time.Now())
 			r.announced(t)
 			r.timedFor(t, time.Now())
 			r.end()
@@ -376,13 +376,13 @@ func TestPress_IsLogindsIfSomebodyElseDecides(t *testing.T) {
 			r.start(t, r.serve)
 			change(r)
 			before := r.scheduled
-			r.source.ListenToKey(true)
+			r.listening = true
 			r.run(t)
 			if next(t, r.keyHeld) {
 				t.Error("it answers the power key")
 			}
 			r.mustHave(t, powerKey, 0, 0)
-			r.source.Pressed(time.Now().Add(-time.Minute))
+			r.press(t, time.Now().Add(-time.Minute))
 			for range 3 { // No look finds a shutdown.
 				r.nothing(t)
 			}
@@ -401,15 +401,15 @@ func TestPress_DuringARebootLeavesTheTimeOfEC2(t *testing.T) {
 	r.set(func() { r.delay, r.kind, r.preparing = 300*time.Second, "reboot", true })
 	mustEnd(t, r.announced(t), time.Now().Add(295*time.Second))
 	pressed := time.Now().Add(-20 * time.Second)
-	r.source.Pressed(pressed)
+	r.press(t, pressed)
 	mustEnd(t, r.announced(t), pressed.Add(logind.PowerOffGrant-margin))
-	r.source.Pressed(time.Now()) // says nothing new
+	r.press(t, time.Now()) // says nothing new
 	r.saidNoMore(t)
 }
 
 func TestPress_LongOverIsGivenUp(t *testing.T) {
 	r := answering(t)
-	r.source.Pressed(time.Now().Add(-11 * time.Minute))
+	r.press(t, time.Now().Add(-11*time.Minute))
 	r.announced(t)
 	r.nothing(t)
 	r.mustHave(t, powerKey, 1, 1)
@@ -423,7 +423,7 @@ func TestPowerOff_IsAskedOfSystemdWithoutLogind(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := answering(t)
-			r.source.Pressed(time.Now())
+			r.press(t, time.Now())
 			r.announced(t)
 			r.await(t, "there is a schedule", func() (scheduled bool) {
 				r.set(func() { scheduled = !r.scheduled.IsZero() })
@@ -462,7 +462,7 @@ func TestReboot_IsAskedOfLogindAlone(t *testing.T) {
 
 func TestKey_IsReleasedWhenItIsNotRead(t *testing.T) {
 	r := answering(t)
-	r.source.ListenToKey(false)
+	r.set(func() { r.listening = false })
 	if next(t, r.keyHeld) {
 		t.Error("it is reported as held")
 	}
@@ -478,7 +478,7 @@ func TestKey_IsReleasedWhenItIsNotRead(t *testing.T) {
 func TestLock_RefusedLeavesTheKeyAndShutdownsToNth(t *testing.T) {
 	r := newRig(t)
 	r.noSleep = true
-	r.source.ListenToKey(true)
+	r.listening = true
 	r.start(t, r.serve)
 	r.run(t)
 	if !next(t, r.keyHeld) {

@@ -20,17 +20,17 @@ const (
 )
 
 // systemd calls a method of systemd's manager. It stores the method's results in the variables that results point to.
-func (c *conn) systemd(ctx context.Context, method string, results []any, args ...any) error {
-	if err := c.call(ctx, systemdName, systemdPath, systemdManager+"."+method, results, args...); err != nil {
+func (c *conn) systemd(method string, results []any, args ...any) error {
+	if err := c.call(systemdName, systemdPath, systemdManager+"."+method, results, args...); err != nil {
 		return fmt.Errorf("calling systemd's method %s: %w", method, err)
 	}
 	return nil
 }
 
 // goingDown reports whether systemd is stopping the whole system, not this service alone. If systemd does not answer, it returns false.
-func (c *conn) goingDown(ctx context.Context) bool {
+func (c *conn) goingDown() bool {
 	var state dbus.Variant
-	err := c.call(ctx, systemdName, systemdPath, "org.freedesktop.DBus.Properties.Get", []any{&state}, systemdManager, "SystemState")
+	err := c.call(systemdName, systemdPath, "org.freedesktop.DBus.Properties.Get", []any{&state}, systemdManager, "SystemState")
 	return err == nil && state.Value() == "stopping"
 }
 
@@ -56,11 +56,11 @@ func (h Host) StartTarget(ctx context.Context, target string) error {
 // start starts a target, and waits until its job is done: then systemd no longer knows the job.
 func (c *conn) start(ctx context.Context, target string) error {
 	var job dbus.ObjectPath
-	if err := c.systemd(ctx, "StartUnit", []any{&job}, target, "replace"); err != nil {
+	if err := c.systemd("StartUnit", []any{&job}, target, "replace"); err != nil {
 		return err
 	}
 	for {
-		_, err := c.properties(ctx, systemdName, job, "org.freedesktop.systemd1.Job")
+		_, err := c.properties(systemdName, job, "org.freedesktop.systemd1.Job")
 		if _, isGone := errors.AsType[dbus.Error](err); isGone { // systemd has answered that it has no such job.
 			return nil
 		}
@@ -81,7 +81,7 @@ func (h Host) Reboot(ctx context.Context) error {
 		return err
 	}
 	defer c.close()
-	return c.logind(ctx, "Reboot", nil, false)
+	return c.logind("Reboot", nil, false)
 }
 
 // startPowerOff makes systemd power off the machine, as logind does: systemd starts poweroff.target, and no later job can cancel that.
@@ -91,5 +91,5 @@ func (h Host) startPowerOff(ctx context.Context) error {
 		return err
 	}
 	defer c.close()
-	return c.systemd(ctx, "StartUnit", []any{new(dbus.ObjectPath)}, "poweroff.target", "replace-irreversibly")
+	return c.systemd("StartUnit", []any{new(dbus.ObjectPath)}, "poweroff.target", "replace-irreversibly")
 }

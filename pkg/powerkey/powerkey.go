@@ -1,88 +1,64 @@
 // Package powerkey reads the machine's power key, which EC2 presses to stop or terminate an instance.
 //
-// The kernel reports presses to every process that reads the key's device in /dev/input: to logind, and to nth. pkg/logind keeps logind from
-// acting on a press, and decides what nth does about it. Start with Keys.Run.
+// The kernel keeps presses for every process that has the key's device in /dev/input open: for logind, and for nth. pkg/logind keeps logind from
+// acting on a press, and decides what nth does about it. Start with Keys.Read.
 package powerkey
 
 import (
-	"context"
 	"encoding/binary"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Keys reads the devices with a power key. All exported fields but Root are required. Call Run.
+// Keys reads the devices with a power key. One goroutine uses it.
 type Keys struct {
 	// Root is the machine's root directory; empty means "/".
 	Root string
-	// Listening is called once at the start and after each change. listening is true if the machine has a power key, and Keys reads all
-	// devices with one.
-	Listening func(listening bool)
-	// Pressed is called for each press. at is when the key was pressed, with a reading of the monotonic clock. Pressed must not block.
-	Pressed func(at time.Time)
 
-	mu   sync.Mutex
-	open map[string]*os.File // the devices that are being read, by their names in /dev/input
+	open map[string]int // the descriptors of the devices, by their names in /dev/input
 }
 
-// scanInterval is the pause between two lists of the devices. inotify would be faster, but on many nodes all its instances are in use.
-const scanInterval = time.Second
-
-// Run lists the devices every scanInterval and reads those with a power key, until ctx ends. It closes the devices before it returns.
-func (k *Keys) Run(ctx context.Context) {
-	k.open = map[string]*os.File{}
-	var reading sync.WaitGroup
-	defer reading.Wait()
-	defer k.close()
-	ticker := time.NewTicker(scanInterval)
-	defer ticker.Stop()
-	for first, before := true, false; ; first = false {
-		if listening := k.scan(&reading); first || listening != before {
-			before = listening
-			k.Listening(listening)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
-}
-
-// scan lists the devices, and starts to read those with a power key that are new, in goroutines of reading.
+// Read looks at all devices. listening is true if the machine has devices with a power key, and all of them are open. If one cannot be opened, nth
+// must leave the key to logind: otherwise, neither would see a press on that device and act on it.
 //
-// listening is true if the machine has devices with a power key, and all of them are being read. If one cannot be read, nth must leave the key to
-// logind: otherwise, neither would see a press on that device and act on it.
-func (k *Keys) scan(reading *sync.WaitGroup) (listening bool) {
+// pressed is the time now if the key was pressed since the last Read, and zero if it was not.
+func (k *Keys) Read() (listening bool, pressed time.Time) {
 	entries, _ := os.ReadDir(filepath.Join(k.Root, "/dev/input")) // A machine without keys does not have the directory.
-	found, read := 0, 0                                           // how many devices have a power key, and are being read
+	found, read := 0, 0                                           // how many devices have a power key, and are open
 	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name(), "event") && k.hasPowerKey(entry) {
-			found++
-			if k.listen(entry.Name(), reading) {
-				read++
-			}
+		if !strings.HasPrefix(entry.Name(), "event") || !k.hasPowerKey(entry) {
+			continue
+		}
+		found++
+		device, opened := k.listen(entry.Name())
+		if !opened {
+			continue // The next Read tries again.
+		}
+		read++
+		isPressed, isGone := readDevice(device)
+		if isPressed {
+			pressed = time.Now()
+		}
+		if isGone {
+			_ = unix.Close(device)
+			delete(k.open, entry.Name())
 		}
 	}
-	return found > 0 && read == found
+	return found > 0 && read == found, pressed
 }
 
-// close closes all devices, which ends the goroutines that read them.
-func (k *Keys) close() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for name, file := range k.open {
-		_ = file.Close()
-		delete(k.open, name)
+// Close closes all devices.
+func (k *Keys) Close() {
+	for _, device := range k.open {
+		_ = unix.Close(device)
 	}
+	k.open = nil
 }
 
 // hasPowerKey reports whether a device has a power key, according to the kernel. A named pipe in /dev/input counts as such a device:
@@ -113,24 +89,21 @@ func hasKey(bitmap string, code int) bool {
 	return bits>>(code%64)&1 == 1
 }
 
-// listen starts to read a device in a goroutine of reading, unless the device is being read already. It returns false if the device cannot be
-// opened.
-func (k *Keys) listen(name string, reading *sync.WaitGroup) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.open[name] != nil {
-		return true
+// listen opens a device, unless it is open already. From then on, the kernel keeps the device's events for this process.
+func (k *Keys) listen(name string) (device int, opened bool) {
+	if device, opened = k.open[name]; opened {
+		return device, true
 	}
-	path := filepath.Join(k.Root, "/dev/input", name)
 	// Without O_NONBLOCK, opening some devices, and a pipe, blocks.
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
+	device, err := unix.Open(filepath.Join(k.Root, "/dev/input", name), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
 	if err != nil {
-		return false // The next scan tries again.
+		return 0, false
 	}
-	file := os.NewFile(uintptr(fd), path)
-	k.open[name] = file
-	reading.Go(func() { k.follow(name, file) })
-	return true
+	if k.open == nil {
+		k.open = map[string]int{}
+	}
+	k.open[name] = device
+	return device, true
 }
 
 // The kernel's struct input_event on 64-bit machines: two words of time, the type, the code and the value.
@@ -140,22 +113,16 @@ const (
 	keyDown   = 1
 )
 
-// follow reads a device and calls Pressed for each press, until the device is removed or closed.
-func (k *Keys) follow(name string, device *os.File) {
+// readDevice reads the events that the kernel has kept. gone is true if the device was removed.
+func readDevice(device int) (pressed, gone bool) {
 	e := make([]byte, eventSize)
 	for {
-		if _, err := io.ReadFull(device, e); err != nil {
-			break // The device was removed, or close has closed it.
+		n, err := unix.Read(device, e)
+		if n != eventSize {
+			return pressed, err != unix.EAGAIN && err != unix.EINTR
 		}
 		kind, code, value := binary.NativeEndian.Uint16(e[16:]), binary.NativeEndian.Uint16(e[18:]), binary.NativeEndian.Uint32(e[20:])
-		if isPress := kind == typeKey && value == keyDown; isPress && code == keyPower {
-			k.Pressed(time.Now())
-		}
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.open[name] == device { // The device was removed, and close has not closed it.
-		delete(k.open, name)
-		_ = device.Close()
+		isPowerKey := kind == typeKey && code == keyPower
+		pressed = pressed || isPowerKey && value == keyDown
 	}
 }

@@ -33,16 +33,27 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// start reads the devices, and returns what ends that.
+// start reads the devices again and again.
 func (r *rig) start(t *testing.T) {
 	t.Helper()
-	keys := &powerkey.Keys{
-		Root:    r.root,
-		Pressed: func(at time.Time) { r.pressed <- at }, Listening: func(is bool) { r.listening <- is },
-	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); keys.Run(ctx) }()
+	go func() {
+		defer close(done)
+		keys := &powerkey.Keys{Root: r.root}
+		defer keys.Close()
+		for first, before := true, false; ctx.Err() == nil; first = false {
+			listening, pressed := keys.Read()
+			if first || listening != before {
+				before = listening
+				r.listening <- listening
+			}
+			if !pressed.IsZero() {
+				r.pressed <- pressed
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
 	t.Cleanup(func() { cancel(); <-done })
 }
 
