@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,12 +14,8 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-const (
-	// maxPodEvents is how many Events about pods one drain has, so that large nodes do not fill etcd with objects.
-	maxPodEvents = 50
-	// maxPods is how many pods of one drain a builder remembers: more than a node runs.
-	maxPods = 1024
-)
+// maxPodEvents is how many Events about pods one drain has, so that large nodes do not fill etcd with objects.
+const maxPodEvents = 50
 
 // The reasons of Events: those of aws-node-termination-handler, if it has such an Event.
 const (
@@ -41,12 +38,24 @@ type notice struct {
 	state.Transition
 	outcome     string // one of Outcomes; "" for no notice at the webhook
 	eventReason string // the reason of the Event; "" for no Event. Transition.Reason says why nth takes the step.
-	severity    string
 	text        string
 	// pods are the pods that the drain has evicted or deleted, or waits for, as "namespace/name". deleted has the pods that were deleted, each
 	// with the disruption budget that had held it; "" if none had.
 	pods    []string
 	deleted map[string]string
+}
+
+// phase returns the phase of a notice that has an outcome.
+func (n notice) phase() Phase { return cmp.Or(classes[n.outcome].phase, Over) }
+
+// severity returns how grave it is what a notice reports.
+func (n notice) severity() string {
+	r := n.Entry.Result
+	drainDeleted := n.outcome == Drained && r != nil && r.Deleted > 0 // nil: the counts of the drain are not known.
+	if drainDeleted || n.Kind == state.PodDeleted {
+		return Warning
+	}
+	return cmp.Or(classes[n.outcome].severity, Info)
 }
 
 // builder makes notices of the transitions of one node. It remembers the work under way: from the first Begun to the end of the last step.
@@ -67,7 +76,7 @@ type podNote struct {
 // for users: the callers drop it.
 func (b *builder) build(t state.Transition) notice {
 	b.observe(t)
-	n := notice{Transition: t, severity: Info}
+	n := notice{Transition: t}
 	switch t.Kind {
 	case state.Announced:
 		n.outcome, n.eventReason, n.text = string(Announced), t.Entry.Event.Kind.Info().EventReason, "announced; nth's plan: "+t.Plan
@@ -102,8 +111,8 @@ func (b *builder) observe(t state.Transition) {
 		b.foreignCordon = t.Kind == state.CordonFound
 	case state.PodHeld, state.PodEvicted, state.PodDeleted:
 		pod, known := b.pods[t.Pod]
-		if !known && len(b.pods) >= maxPods {
-			break // Notices do without further pods.
+		if !known && len(b.pods) >= maxElements {
+			break // No notice has more.
 		}
 		if t.Kind == state.PodHeld && t.Outcome != state.Refused { // Detail is a budget, not another refusal.
 			pod.budget = t.Detail
@@ -137,7 +146,7 @@ func (b *builder) reportPod(n *notice) {
 	b.podEvents++
 	n.eventReason, n.text = reasonEviction, "evicted from node "+n.Node+": "+n.Reason
 	if n.Kind == state.PodDeleted {
-		n.severity, n.text = Warning, "deleted from node "+n.Node+", as it would not have ended in time: "+n.Reason
+		n.text = "deleted from node " + n.Node + ", as it would not have ended in time: " + n.Reason
 	}
 }
 
@@ -153,22 +162,19 @@ func (b *builder) reportStepEnd(n *notice) {
 	took := n.Took.Round(time.Millisecond)
 	switch {
 	case n.Kind == state.Failed:
-		n.outcome, n.eventReason, n.severity = Failed, n.eventReason+errorSuffix, Critical
+		n.outcome, n.eventReason = Failed, n.eventReason+errorSuffix
 		n.text = fmt.Sprintf("the %s failed after %s and will be tried again: %v", n.Action, took, n.Err)
 	case n.Kind == state.LeftAlone:
 		n.outcome, n.eventReason = LeftAlone, reasonAlone
 		n.text = "the node is left alone because of its annotation " + kube.KeyPrefix + "action: its pods are not evicted"
 	case n.Kind == state.RanOut:
-		n.outcome, n.eventReason, n.severity = Incomplete, n.eventReason+errorSuffix, Critical
+		n.outcome, n.eventReason = Incomplete, n.eventReason+errorSuffix
 		n.text = fmt.Sprintf("the %s ran out of time after %s: %s; left: %s%s", n.Action, took, counts(n.Entry.Result), left(n.Entry.Result), listDeleted(n.deleted))
 	// All cases below are about steps that are done.
 	case n.Action == string(policy.Cordon):
-		n.outcome, n.severity, n.text = Cordoned, OK, b.cordonText()+": "+n.Reason
+		n.outcome, n.text = Cordoned, b.cordonText()+": "+n.Reason
 	case n.Action == string(policy.Drain):
-		n.outcome, n.severity = Drained, OK
-		if r := n.Entry.Result; r != nil && r.Deleted > 0 { // nil: the counts of the drain are not known.
-			n.severity = Warning
-		}
+		n.outcome = Drained
 		n.text = fmt.Sprintf("drained after %s: %s%s", took, counts(n.Entry.Result), listDeleted(n.deleted))
 	default: // an uncordon: the event is put off or over
 		n.outcome, n.text = Moved, overText(n.Transition)

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,68 +30,38 @@ const (
 	MaintenanceLabel = kube.KeyPrefix + "maintenance-not-before"
 )
 
-// The reasons of a condition that is False.
-const (
-	nothingPending = "NothingPending"
-	dryRun         = "DryRun"
-)
-
 const (
 	// startupDelay is how long after the start the first update of the condition waits: the metadata service is polled first.
 	startupDelay = 5 * time.Second
+	// updateDelay is how long another update waits: the transitions of that time cost one write together, which comes after the cordon.
+	updateDelay = time.Second
 	// retryHeartbeat is the pause before the next update if no heartbeat was written, as Alive was false or the Node could not be read.
 	retryHeartbeat = time.Minute
 )
 
-// dryRunCondition is the condition of a dry run, without times. It is False even while something is announced, so that no other program acts
-// upon it.
-var dryRunCondition = corev1.NodeCondition{
-	Type: kube.Condition, Status: corev1.ConditionFalse,
-	Reason: dryRun, Message: "this is a dry run: what is announced for this machine is only logged on it",
-}
-
 // wantedCondition returns the condition that the Node should have for its open entries, without times. open is from openEntries. The condition
 // is True unless open is empty. Its reason is that of the first entry.
 func wantedCondition(open []state.Entry, opts *KubernetesOptions) corev1.NodeCondition {
-	if opts.DryRun {
-		return dryRunCondition
-	}
-	if len(open) == 0 {
-		return corev1.NodeCondition{
-			Type: kube.Condition, Status: corev1.ConditionFalse,
-			Reason: nothingPending, Message: "nothing is announced for this machine",
-		}
+	condition := corev1.NodeCondition{Type: kube.Condition, Status: corev1.ConditionFalse}
+	switch {
+	case opts.DryRun: // The status is False even while something is announced, so that no other program acts upon it.
+		condition.Reason, condition.Message = "DryRun", "this is a dry run: what is announced for this machine is only logged on it"
+		return condition
+	case len(open) == 0:
+		condition.Reason, condition.Message = "NothingPending", "nothing is announced for this machine"
+		return condition
 	}
 	sentences := make([]string, len(open))
 	for i, e := range open {
 		sentences[i] = describeEntry(e, opts.Rules, opts.Brief)
 	}
-	return corev1.NodeCondition{
-		Type: kube.Condition, Status: corev1.ConditionTrue,
-		Reason:  open[0].Event.Kind.Info().Reason,
-		Message: text.Visible(writerPrefix(opts)+strings.Join(sentences, ". Also: "), maxMessage),
-	}
+	condition.Status, condition.Reason = corev1.ConditionTrue, open[0].Event.Kind.Info().Reason
+	condition.Message = text.Visible(writerPrefix(opts)+strings.Join(sentences, ". Also: "), maxMessage)
+	return condition
 }
 
 // writerPrefix is how the messages of this program's True conditions begin. By the prefix, nth and nth-queue know who wrote a condition.
 func writerPrefix(opts *KubernetesOptions) string { return opts.Source + ": " }
-
-// wantedLabels returns the labels that the Node should have for its open entries. open is from openEntries. The Node should have no label that is
-// not in the result.
-func wantedLabels(open []state.Entry) map[string]string {
-	labels := map[string]string{}
-	if len(open) > 0 {
-		labels[KindLabel] = string(open[0].Event.Kind)
-	}
-	for _, e := range open {
-		if e.Event.Kind == event.ScheduledMaintenance && !e.Event.Deadline.IsZero() {
-			// max, as a label's value has no sign.
-			labels[MaintenanceLabel] = strconv.FormatInt(max(e.Event.Deadline.Unix(), 0), 10)
-			break // open is sorted: the first maintenance is the earliest.
-		}
-	}
-	return labels
-}
 
 // openEntries returns the entries of interruptions that are neither closed nor ignored by the rules. They are sorted by their deadlines, and
 // then by the precedence of their kinds. Entries without a deadline are last.
@@ -143,38 +112,11 @@ func describeEntry(e state.Entry, rules policy.Settings, brief bool) string {
 	return text
 }
 
-// condition is what a KubernetesNode remembers of its Node's condition.
-type condition struct {
-	mu      sync.Mutex // for waiting
-	waiting *message   // the next update, which waits in the queue of conditions; nil if none waits
-
-	// Only update uses these, and it runs once at a time.
-	written corev1.NodeCondition // the condition that this program wrote last; zero if that is unknown
-	renewal time.Time            // when its heartbeat is due
-	version string               // the Node's resource version after the last read or write; "" if it is unknown what became of that
-}
-
 // queueUpdate has update called after delay. If an update waits already, that one is made after delay at the latest.
 func (n *KubernetesNode) queueUpdate(delay time.Duration) {
-	k, c := n.kubernetes, &n.condition
-	if !k.opts.Condition {
-		return
+	if n.kubernetes.opts.Condition {
+		n.kubernetes.conditions.add(n.condition, delay)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.waiting == nil {
-		m := &message{line: n.name}
-		m.deliver = func(ctx context.Context) error {
-			c.mu.Lock()
-			if c.waiting == m { // If m is tried again after a failure, another update may wait already.
-				c.waiting = nil // This update begins: later transitions need another one.
-			}
-			c.mu.Unlock()
-			return n.update(ctx)
-		}
-		c.waiting = m
-	}
-	k.conditions.add(c.waiting, delay)
 }
 
 // update brings the Node's condition and labels up to date. If there are heartbeats, it queues the next update. The queue of conditions calls
@@ -182,15 +124,18 @@ func (n *KubernetesNode) queueUpdate(delay time.Duration) {
 func (n *KubernetesNode) update(ctx context.Context) error {
 	opts := &n.kubernetes.opts
 	again := retryHeartbeat
-	err := n.write(ctx, func(ctx context.Context, id Identity) (err error) {
+	err := n.write(ctx, func(ctx context.Context, id Identity) error {
 		if opts.MayWrite != nil && opts.MayWrite() != nil { // Asked after the wait for the gate.
 			return errNothing // Another process leads, and keeps the conditions.
 		}
-		again, err = n.updateNode(ctx, id)
+		written, err := n.updateNode(ctx, id)
+		if written {
+			again = wait.Jitter(opts.Heartbeat*9/10, 2.0/9) // 0.9 to 1.1 heartbeats, so that the nodes of a cluster do not write all at once
+		}
 		return err
 	})
-	if err != nil { // The request may have reached the API server, or not.
-		n.condition.written, n.condition.version = corev1.NodeCondition{}, ""
+	if err != nil {
+		n.version = "" // The request may have reached the API server, or not.
 	}
 	if opts.Heartbeat > 0 {
 		n.queueUpdate(again)
@@ -198,44 +143,32 @@ func (n *KubernetesNode) update(ctx context.Context) error {
 	return err
 }
 
-// updateNode brings the Node's condition and labels up to date. again is the time after which the next update is due, if there are heartbeats.
-//
-// If the condition is the one that updateNode wrote last, and no heartbeat is due, it makes no request. The labels are the same then, too: they
-// follow from the same entries.
-func (n *KubernetesNode) updateNode(ctx context.Context, id Identity) (again time.Duration, err error) {
-	c, opts := &n.condition, &n.kubernetes.opts
+// updateNode writes the Node's condition and labels, unless the Node has them and no heartbeat is wanted.
+func (n *KubernetesNode) updateNode(ctx context.Context, id Identity) (written bool, err error) {
+	opts := &n.kubernetes.opts
 	open := openEntries(n.entries(), opts.Rules)
-	untilHeartbeat := time.Until(c.renewal)
-	heartbeatDue := opts.Heartbeat > 0 && untilHeartbeat <= 0
-	if sameContent(c.written, wantedCondition(open, opts)) && !heartbeatDue {
-		return untilHeartbeat, nil
-	}
 	var change change
 	node := n.watched(id)
 	if node != nil {
 		change = opts.changeOf(node, open)
 	}
 	// The watch may not show yet what an earlier listener of the same Node, or nth on it, has written.
-	mayLag := c.version == "" && (!change.needed || change.condition.Status == corev1.ConditionFalse)
+	mayLag := n.version == "" && (!change.needed || change.condition.Status == corev1.ConditionFalse)
 	if node == nil || mayLag {
 		if node, err = id.Client.CoreV1().Nodes().Get(ctx, id.Node, metav1.GetOptions{}); err != nil {
-			return retryHeartbeat, err
+			return false, err
 		}
-		c.version, change = node.ResourceVersion, opts.changeOf(node, open)
+		n.version, change = node.ResourceVersion, opts.changeOf(node, open)
 	}
 	if id.UID != "" && string(node.UID) != id.UID { // Another machine has that name now.
-		return retryHeartbeat, errNothing
+		return false, errNothing
 	}
 	alive := opts.Heartbeat > 0 && opts.Alive()
 	if !change.needed && !alive {
-		return retryHeartbeat, nil // Without changes, a write would be a heartbeat, which says that nth does its work.
+		return false, nil // Without changes, a write would be a heartbeat, which says that nth does its work.
 	}
-	if c.version, err = id.patch(ctx, change); err != nil {
-		return retryHeartbeat, err
-	}
-	again = wait.Jitter(opts.Heartbeat*9/10, 2.0/9) // 0.9 to 1.1 heartbeats, so that the nodes of a cluster do not write all at once
-	c.written, c.renewal = change.condition, change.condition.LastHeartbeatTime.Add(again)
-	return again, nil
+	n.version, err = id.patch(ctx, change)
+	return err == nil, err
 }
 
 // change is what is to be written to a Node.
@@ -271,16 +204,22 @@ func (o *KubernetesOptions) changeOf(node *corev1.Node, open []state.Entry) chan
 }
 
 // labelsFor returns the labels that a Node should have for its open entries, and whether any is to be changed. The value nil takes a label off.
+// open is from openEntries.
 func labelsFor(node *corev1.Node, open []state.Entry) (labels map[string]any, change bool) {
-	labels, wanted := map[string]any{}, wantedLabels(open)
-	for _, key := range []string{KindLabel, MaintenanceLabel} {
+	labels = map[string]any{KindLabel: nil, MaintenanceLabel: nil}
+	if len(open) > 0 {
+		labels[KindLabel] = string(open[0].Event.Kind)
+	}
+	isDated := func(e state.Entry) bool {
+		return e.Event.Kind == event.ScheduledMaintenance && !e.Event.Deadline.IsZero()
+	}
+	if i := slices.IndexFunc(open, isDated); i >= 0 { // open is sorted: this maintenance is the earliest.
+		// max, as a label's value has no sign.
+		labels[MaintenanceLabel] = strconv.FormatInt(max(open[i].Event.Deadline.Unix(), 0), 10)
+	}
+	for key, wanted := range labels {
 		existing, found := node.Labels[key]
-		labels[key] = nil
-		value, isWanted := wanted[key]
-		if isWanted {
-			labels[key] = value
-		}
-		change = change || isWanted != found || value != existing
+		change = change || found != (wanted != nil) || found && existing != wanted
 	}
 	return labels, change
 }
@@ -291,7 +230,7 @@ func (n *KubernetesNode) watched(id Identity) *corev1.Node {
 		return nil
 	}
 	node := id.Watched()
-	if version := n.condition.version; node != nil && version != "" {
+	if version := n.version; node != nil && version != "" {
 		if age, err := resourceversion.CompareResourceVersion(node.ResourceVersion, version); err != nil || age < 0 {
 			return nil
 		}

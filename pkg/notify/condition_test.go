@@ -53,7 +53,7 @@ func TestCondition_FollowsAnEventFromItsNoticeToItsEnd(t *testing.T) {
 		s.tell(announced(spot(state.Draining)))
 		s.tell(step(state.Begun, "drain", spot(state.Draining)))
 		s.tell(step(state.NodeCordoned, "drain", spot(state.Draining)))
-		s.pass(0)
+		s.pass(time.Second)
 		s.want(corev1.ConditionTrue, "SpotInterruption", "terminate this spot instance at 00:02:00 UTC on 1 Jan 2000", "is being drained")
 		cordoned := s.cluster.condition().LastTransitionTime
 
@@ -151,16 +151,6 @@ func TestCondition_SaysWhatStands(t *testing.T) {
 	})
 }
 
-func TestCondition_IsWrittenAtOnceIfNothingIsDone(t *testing.T) {
-	play(t, bare, func(s *stage) {
-		s.start()
-		s.cluster.asked()
-		s.tell(announced(entry("r", event.RebalanceRecommendation, state.Seen)))
-		s.pass(100 * time.Millisecond)
-		s.cluster.wantAsked("get node", "patch condition", "create event RebalanceRecommendation")
-	})
-}
-
 // The API server carries a write out whose answer is lost, and then all is as it was before that.
 func TestCondition_IsWrittenAgainAfterALostAnswer(t *testing.T) {
 	play(t, bare, func(s *stage) {
@@ -179,7 +169,7 @@ func TestCondition_IsWrittenAgainAfterALostAnswer(t *testing.T) {
 		}
 		s.cluster.mu.Unlock()
 		s.tell(step(state.ClosedWith, "", spot(state.Closed)))
-		s.pass(0)
+		s.pass(time.Second)
 		s.cluster.answers("", 0)
 		s.tell(announced(spot(state.Seen)))
 		s.pass(5 * time.Second)

@@ -51,11 +51,11 @@ type message struct {
 	// without a report. After any other error, the queue tries again.
 	deliver func(ctx context.Context) error
 	// line names the line in which the message waits. Messages of one line are delivered one at a time, the oldest first.
-	line                 string
-	event, node, outcome string // for DeliveryResult
+	line  string
+	about DeliveryResult // what each result says of the message
 
 	// The queue sets these, with its mutex held.
-	made  time.Time     // when the message was added; zero before that
+	made  time.Time     // when the message was added
 	next  time.Time     // the time before which it is not tried
 	pause time.Duration // the pause after the last attempt; 0 if no attempt has failed
 }
@@ -66,7 +66,7 @@ type queue struct {
 	lines  *workqueue.Typed[string] // the lines whose messages a worker is to try
 
 	mu       sync.Mutex // for the fields below
-	waiting  []*message // the oldest first; also those that are being delivered
+	waiting  []*message // the oldest first, without those that are being delivered
 	stopping bool       // nth stops: each message is tried once more, and none is added
 }
 
@@ -77,8 +77,8 @@ func newQueue(report func(DeliveryResult)) *queue {
 
 // add adds a message, which is tried after delay, but after all earlier messages of its line. add does not block. It does nothing once nth stops.
 //
-// A message that waits already may be added again: then its next attempt is made at the earlier of the two times. If more than maxWaiting
-// messages wait, the oldest is lost.
+// A message may be added again. If it still waits, its next attempt is made at the earlier of the two times. If more than maxWaiting messages
+// wait, the oldest is lost.
 func (q *queue) add(m *message, delay time.Duration) {
 	q.mu.Lock()
 	if q.stopping {
@@ -86,22 +86,23 @@ func (q *queue) add(m *message, delay time.Duration) {
 		return
 	}
 	now := time.Now()
-	if m.made.IsZero() { // The message does not wait yet.
-		m.made, m.next = now, now.Add(delay)
+	next := now.Add(delay)
+	if waits := slices.Contains(q.waiting, m); !waits {
+		m.made, m.next = now, next
 		q.waiting = append(q.waiting, m)
-	}
-	if next := now.Add(delay); next.Before(m.next) {
+	} else if next.Before(m.next) {
 		m.next = next
 	}
 	oldest, crowded := q.waiting[0], len(q.waiting) > maxWaiting
 	if crowded {
 		q.waiting = q.waiting[1:]
-		oldest.made = time.Time{} // The caller may add the lost message again.
 	}
 	q.mu.Unlock()
 	q.wake(m.line, delay)
 	if crowded {
-		q.report(DeliveryResult{Event: oldest.event, Node: oldest.node, Outcome: oldest.outcome, Err: errors.New("too many messages are waiting, so the oldest is dropped"), Lost: true})
+		lost := oldest.about
+		lost.Err, lost.Lost = errors.New("too many messages are waiting, so the oldest is dropped"), true
+		q.report(lost)
 	}
 }
 
@@ -149,7 +150,7 @@ func (q *queue) work(ctx context.Context) {
 	}
 }
 
-// next returns the oldest message of a line; nil if the line is empty, or it is too early to try that message.
+// next takes the oldest message of a line out of the queue; nil if the line is empty, or it is too early to try that message.
 func (q *queue) next(line string) *message {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -157,37 +158,40 @@ func (q *queue) next(line string) *message {
 	if i < 0 || !q.stopping && time.Now().Before(q.waiting[i].next) {
 		return nil
 	}
-	return q.waiting[i]
+	m := q.waiting[i]
+	q.waiting = slices.Delete(q.waiting, i, i+1)
+	return m
 }
 
 // try makes one attempt to deliver a message, and reports the result. finished says that the message is delivered, dropped or lost. Otherwise
-// try has planned the next attempt.
+// the message waits again, first in its line, for the next attempt.
 func (q *queue) try(ctx context.Context, m *message) (finished bool) {
-	result := DeliveryResult{Event: m.event, Node: m.node, Outcome: m.outcome, Again: m.pause > 0}
-	result.Err = m.deliver(ctx)
-	_, refused := errors.AsType[refusedError](result.Err)
-	dropped := errors.Is(result.Err, errNothing)
+	err := m.deliver(ctx)
 	q.mu.Lock()
-	i := slices.Index(q.waiting, m)
+	result := m.about
+	result.Err, result.Again = err, m.pause > 0
+	_, refused := errors.AsType[refusedError](err)
+	dropped := errors.Is(err, errNothing)
 	switch {
-	case i < 0: // Meanwhile, add has removed the message from a full queue, and reported it as lost.
-		dropped = true
-	case result.Err == nil, dropped: // The message is finished, and not lost.
+	case err == nil, dropped: // The message is finished, and not lost.
 	case refused:
 		result.Lost = true
 	case q.stopping:
 		result.Err, result.Lost = errors.New("the program stopped before the delivery"), true
 	case time.Since(m.made) >= maxAge:
-		result.Err, result.Lost = fmt.Errorf("it is older than a day, and the last attempt failed: %w", result.Err), true
+		result.Err, result.Lost = fmt.Errorf("it is older than a day, and the last attempt failed: %w", err), true
 	}
-	finished = dropped || result.Err == nil || result.Lost
-	if finished && i >= 0 {
-		q.waiting = slices.Delete(q.waiting, i, i+1)
-	}
-	if !finished {
+	finished = dropped || err == nil || result.Lost
+	if finished {
+		m.pause = 0
+	} else {
 		m.pause = min(max(2*m.pause, minPause), maxPause)
 		pause := wait.Jitter(m.pause/2, 1) // Messages of many machines must not arrive at once when their destination works again.
 		m.next = time.Now().Add(pause)
+		if addedAgain := slices.Contains(q.waiting, m); !addedAgain {
+			i, _ := slices.BinarySearchFunc(q.waiting, m.made, func(other *message, made time.Time) int { return other.made.Compare(made) })
+			q.waiting = slices.Insert(q.waiting, i, m)
+		}
 		q.wake(m.line, pause)
 	}
 	q.mu.Unlock()

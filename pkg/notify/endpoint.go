@@ -27,12 +27,8 @@ const (
 	DefaultContentType = "application/json"
 	// maxAnswerHeader bounds the headers of an answer, in bytes. Go's default is 10 MiB.
 	maxAnswerHeader = 64 << 10
-)
-
-// The longest files that are read, in bytes.
-const (
-	maxSecretSize   = 64 << 10  // with the URL, or the headers
-	maxTemplateSize = 128 << 10 // with a template
+	// maxFileSize bounds a file with the URL, the headers or a template, in bytes.
+	maxFileSize = 128 << 10
 )
 
 // Destination says where a webhook posts to.
@@ -117,7 +113,7 @@ func statusError(status int) error {
 
 // target returns the URL to post to.
 func (d Destination) target() (string, error) {
-	content, err := readFile(d.URLFile, maxSecretSize)
+	content, err := readFile(d.URLFile)
 	if err != nil {
 		return "", fmt.Errorf("reading the URL: %w", err)
 	}
@@ -136,7 +132,7 @@ func (d Destination) headers() (http.Header, error) {
 	if d.HeadersFile == "" {
 		return headers, nil
 	}
-	content, err := readFile(d.HeadersFile, maxSecretSize)
+	content, err := readFile(d.HeadersFile)
 	if err != nil {
 		return nil, fmt.Errorf("reading the headers: %w", err)
 	}
@@ -170,8 +166,7 @@ func (d Destination) proxy() (func(*http.Request) (*url.URL, error), error) {
 }
 
 // withoutSecrets converts an error of net/http to one that shows no secret. Some of net/http's errors quote the server's answer, which may
-// repeat parts of the URL or the headers. So only errors that never quote an answer keep their text: those of connections, of TLS, and of a
-// connection or context that has ended.
+// repeat parts of the URL or the headers. So only errors that never quote an answer keep their text: those of connections and of TLS.
 func withoutSecrets(err error) error {
 	if outer, ok := errors.AsType[*url.Error](err); ok {
 		if outer.Timeout() {
@@ -181,26 +176,23 @@ func withoutSecrets(err error) error {
 	}
 	_, ofConnection := errors.AsType[*net.OpError](err)
 	ofTLS := strings.HasPrefix(err.Error(), "tls: ")
-	harmless := slices.ContainsFunc([]error{io.EOF, io.ErrUnexpectedEOF, context.Canceled, http.ErrSchemeMismatch}, func(known error) bool {
-		return errors.Is(err, known)
-	})
-	if !ofConnection && !ofTLS && !harmless {
+	if !ofConnection && !ofTLS && !errors.Is(err, http.ErrSchemeMismatch) {
 		return errors.New("the request, its answer or that of a proxy is not as HTTP wants it")
 	}
 	return errors.New(err.Error()) // The result has only the text of err, and not its causes, which may say more.
 }
 
-// readFile reads a file of at most longest bytes. It refuses a pipe or a device, which may never end: only regular files are read. The error
+// readFile reads a file of at most maxFileSize. It refuses a pipe or a device, which may never end: only regular files are read. The error
 // names the file, and shows nothing of its content.
-func readFile(path string, longest int64) (string, error) {
+func readFile(path string) (string, error) {
 	found, err := os.Stat(path)
 	switch {
 	case err != nil:
 		return "", err
 	case !found.Mode().IsRegular():
 		return "", fmt.Errorf("%s is not a regular file", path)
-	case found.Size() > longest:
-		return "", fmt.Errorf("%s is longer than %d bytes", path, longest)
+	case found.Size() > maxFileSize:
+		return "", fmt.Errorf("%s is longer than %d bytes", path, maxFileSize)
 	}
 	content, err := os.ReadFile(path)
 	return string(content), err

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	template "github.com/DataDog/datadog-agent/pkg/template/text"
+
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
@@ -110,7 +112,7 @@ func newFields(n notice, about description, dryRun bool) Fields {
 	ev := e.Event
 	cluster, node := cmp.Or(about.cluster, about.labels["alpha.eksctl.io/cluster-name"]), cmp.Or(n.Node, about.name)
 	f := Fields{
-		NoticeID: noticeID(n), Phase: phaseOf(n.outcome), Outcome: n.outcome, Severity: n.severity, DryRun: dryRun, Made: n.At, Cluster: cluster, Node: node,
+		NoticeID: noticeID(n), Phase: n.phase(), Outcome: n.outcome, Severity: n.severity(), DryRun: dryRun, Made: n.At, Cluster: cluster, Node: node,
 		EventKind: ev.Kind, Code: ev.Code, FirstSeen: e.FirstSeen,
 		Plan: n.Plan, Action: n.Action, Reason: n.Reason, Took: n.Took.Seconds(), Error: e.Error, DeletedPods: n.deleted,
 
@@ -144,9 +146,17 @@ func newFields(n notice, about description, dryRun bool) Fields {
 		f.Pods = append(f.Pods, pod[strings.Index(pod, "/")+1:]) // aws-node-termination-handler's Pods are names without namespaces.
 	}
 	f.clean() // before Text, which may be longer than other fields, and contains some of them
-	f.Text = jsonSafe(f.place()+": "+string(f.EventKind)+": "+n.text, text.Page)
+	f.Text = n.text
+	var sentence strings.Builder
+	_ = textTemplate.Execute(&sentence, f) // It never fails.
+	f.Text = jsonSafe(sentence.String(), text.Page)
 	return f
 }
+
+// textTemplate renders a notice's Text: where something has happened, and what.
+var textTemplate = template.Must(template.New("text").Parse(`nth
+	{{- if .DryRun }} (dry run){{ end }}: {{ with .Cluster }}cluster {{ . }}, {{ end }}{{ with .Region }}{{ . }}, {{ end -}}
+	node {{ .Node }}{{ with .InstanceID }} ({{ . }}){{ end }}: {{ .EventKind }}: {{ .Text }}`))
 
 // maxElements is how many elements of a list or a table a notice has at most.
 const maxElements = 512
@@ -191,30 +201,10 @@ func noticeID(n notice) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// place returns the beginning of a notice's text, such as "nth: cluster east, us-east-1, node ip-10-0-0-1 (i-1234567890abcdef0)".
-func (f *Fields) place() string {
-	place := "nth"
-	if f.DryRun {
-		place += " (dry run)"
-	}
-	place += ": "
-	if f.Cluster != "" {
-		place += "cluster " + f.Cluster + ", "
-	}
-	if f.Region != "" {
-		place += f.Region + ", "
-	}
-	place += "node " + f.Node
-	if f.InstanceID != "" {
-		place += " (" + f.InstanceID + ")"
-	}
-	return place
-}
-
 // TestFields returns the fields of the test message that "nth check --webhook" sends. sender says which program sends the message from which
 // machine. node is the Node's name; empty if it is not known.
 func TestFields(sender, node string, now time.Time) Fields {
-	f := newFields(notice{outcome: string(Announced), severity: Info, Transition: state.Transition{
+	f := newFields(notice{outcome: string(Announced), Transition: state.Transition{
 		At: now, Node: node, Plan: "nothing will be done", Entry: state.Entry{FirstSeen: now, Event: event.Event{
 			ID: "test", Kind: event.SpotInterruption, State: event.Pending, Description: "a test; nothing is announced",
 		}},
@@ -230,9 +220,13 @@ func TestFields(sender, node string, now time.Time) Fields {
 // Samples returns the fields of made-up notices, with which NewTemplate tries a template. For every kind of event and every outcome, one sample
 // has all that can be known, and one has as little as possible.
 func Samples() []Fields {
+	outcomes := slices.Sorted(maps.Keys(classes))
+	for _, ending := range state.Endings() {
+		outcomes = append(outcomes, string(ending))
+	}
 	var samples []Fields
 	for _, kind := range event.AllKinds() {
-		for _, outcome := range Outcomes() {
+		for _, outcome := range outcomes {
 			const full = true
 			samples = append(samples, sample(kind, outcome, full), sample(kind, outcome, !full))
 		}
@@ -240,14 +234,11 @@ func Samples() []Fields {
 	return samples
 }
 
-// sampleSeverities are the severities of samples, by outcome. Samples with other outcomes have Info.
-var sampleSeverities = map[string]string{Cordoned: OK, Drained: Warning, Incomplete: Critical, Failed: Critical}
-
 // sample returns the fields of a made-up notice. If full is set, the notice has all that can be known, and quotation marks, backslashes and line
 // breaks in its texts. Otherwise the notice is about a machine without metadata.
 func sample(kind event.Kind, outcome string, full bool) Fields {
 	seen := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	n := notice{outcome: outcome, severity: cmp.Or(sampleSeverities[outcome], Info), text: outcome, Transition: state.Transition{
+	n := notice{outcome: outcome, text: outcome, Transition: state.Transition{
 		At: seen.Add(time.Second), Node: "ip-10-0-0-1.ec2.internal", Plan: "nothing will be done",
 		Entry: state.Entry{Event: event.Event{ID: string(kind) + "-1", Kind: kind, State: event.Pending}, FirstSeen: seen},
 	}}

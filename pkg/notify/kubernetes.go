@@ -76,9 +76,8 @@ type Kubernetes struct {
 	// Two queues, as one kind of request may fail and not the other: Events have admission webhooks, and perhaps an etcd, of their own.
 	conditions, events *queue
 
-	mu          sync.Mutex      // for all that follows
-	eventNumber int64           // makes the names of Events unique
-	failing     map[string]bool // what cannot be written now, in the words of report; each was reported
+	mu      sync.Mutex
+	failing map[string]bool // what cannot be written now, in the words of report; each was reported
 }
 
 // NewKubernetes returns a Kubernetes that has not written anything yet.
@@ -104,7 +103,10 @@ type KubernetesNode struct {
 	identity   func(context.Context) (Identity, error)
 	entries    func() []state.Entry
 	builder    builder
-	condition  condition
+	condition  *message // the update of the Node's condition, in the queue of conditions
+	// version is the Node's resource version after the last read or write; "" if it is unknown what became of that. Only update uses it, and
+	// update runs once at a time.
+	version string
 }
 
 // Node returns a listener for a node, and queues the first update of the Node's condition. name differs from those of other listeners.
@@ -114,6 +116,7 @@ type KubernetesNode struct {
 // the listener.
 func (k *Kubernetes) Node(name string, identity func(context.Context) (Identity, error), entries func() []state.Entry) *KubernetesNode {
 	n := &KubernetesNode{kubernetes: k, name: name, identity: identity, entries: entries}
+	n.condition = &message{line: name, deliver: n.update}
 	n.queueUpdate(startupDelay)
 	return n
 }
@@ -129,10 +132,10 @@ func (n *KubernetesNode) OnTransition(t state.Transition) {
 	ignored := ofEvent && opts.Rules.Ignores(t.Entry)
 	redundant := opts.Brief && built.eventReason == reasonDraining // The Event of the announcement has the plan already.
 	if opts.Events && built.eventReason != "" && !redundant && !ignored {
-		n.kubernetes.events.add(n.eventMessage(built), beforeCordon(t))
+		n.kubernetes.events.add(n.eventMessage(built), 0)
 	}
 	if t.Pod == "" { // Pods do not change the condition.
-		n.queueUpdate(beforeCordon(t))
+		n.queueUpdate(updateDelay)
 	}
 }
 
@@ -157,23 +160,17 @@ func (n *KubernetesNode) write(ctx context.Context, do func(context.Context, Ide
 var errNoIdentity = errors.New("there is no identity")
 
 // deliveryError converts the error of a request to one that message.deliver may return. nil: the message is delivered. errNothing: there is
-// nothing to write. refusedError: the message is lost. After any other error, the queue tries again: the API server has not answered, or is
-// busy or broken.
+// nothing to write. refusedError: the API server will not take the message. After any other error, the queue tries again.
 func deliveryError(err error) error {
-	var status apierrors.APIStatus
 	switch {
-	case err == nil, apierrors.IsAlreadyExists(err): // An earlier attempt, whose answer was lost, has created the Event.
+	case apierrors.IsAlreadyExists(err): // An earlier attempt, whose answer was lost, has created the Event.
 		return nil
-	case errors.Is(err, errNothing), !errors.As(err, &status): // There is nothing to write, or the API server has not answered.
-		return err
 	case kube.NotFound(err), apierrors.IsGone(err): // The Node, or the pod's namespace, no longer exists.
 		return errNothing
-	case apierrors.IsTooManyRequests(err), apierrors.IsTimeout(err), apierrors.IsUnauthorized(err), apierrors.IsConflict(err),
-		apierrors.IsNotFound(err), // not the API server's answer, but a proxy's
-		status.Status().Code >= 500:
-		return err
+	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
+		return refusedError{err.Error() + "; nth does not try again"}
 	}
-	return refusedError{err.Error() + "; nth does not try again"}
+	return err
 }
 
 // report takes the result of each attempt to write something. what says in words what that is. report calls KubernetesOptions.Trouble with the
@@ -202,13 +199,13 @@ func (k *Kubernetes) report(what string, r DeliveryResult) {
 // namespace hangs, Events in other namespaces do not wait.
 func (n *KubernetesNode) eventMessage(about notice) *message {
 	what, namespace := "Events", ""
-	if aboutPod(about) {
+	if about.Pod != "" {
 		namespace, _, _ = strings.Cut(about.Pod, "/")
 		what = text.Visible("Events about pods in "+namespace, text.Line)
 	}
 	var object *corev1.Event // the same for all attempts; nil before the first, as the identity may not be known yet
 	// report gets what as DeliveryResult.Event.
-	return &message{line: n.name + "/" + namespace, event: what, deliver: func(ctx context.Context) error {
+	return &message{line: n.name + "/" + namespace, about: DeliveryResult{Event: what}, deliver: func(ctx context.Context) error {
 		return n.write(ctx, func(ctx context.Context, id Identity) error {
 			if object == nil {
 				object = n.kubernetes.newEvent(about, id.Node)
@@ -227,12 +224,12 @@ func (k *Kubernetes) newEvent(n notice, node string) *corev1.Event {
 		Source:              corev1.EventSource{Component: k.opts.Source, Host: node},
 		ReportingController: k.opts.Source, ReportingInstance: node,
 	}
-	if n.severity == Warning || n.severity == Critical {
+	if severity := n.severity(); severity == Warning || severity == Critical {
 		e.Type = corev1.EventTypeWarning
 	}
 	kind := string(n.Entry.Event.Kind)
 	e.Annotations = map[string]string{"node": node, kube.KeyPrefix + "event": n.Entry.Event.ID, kube.KeyPrefix + "kind": kind}
-	if aboutPod(n) {
+	if n.Pod != "" {
 		namespace, name, _ := strings.Cut(n.Pod, "/")
 		e.InvolvedObject = corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: types.UID(n.PodUID)}
 		e.Namespace, e.Message = namespace, text.Visible(n.text, maxMessage)
@@ -243,12 +240,7 @@ func (k *Kubernetes) newEvent(n notice, node string) *corev1.Event {
 		e.Namespace = metav1.NamespaceDefault // of Events about cluster-scoped objects
 		e.Message = text.Visible(kind+": "+n.text, maxMessage)
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.eventNumber++ // Two Events about one object may have the same time.
-	e.Name = recordutil.GenerateEventName(e.InvolvedObject.Name, e.FirstTimestamp.UnixNano()+k.eventNumber)
+	// Events about one object are created one after another. n.At may be the same for two of them.
+	e.Name = recordutil.GenerateEventName(e.InvolvedObject.Name, time.Now().UnixNano())
 	return e
 }
-
-// aboutPod reports whether a notice is about a pod, and not about the Node.
-func aboutPod(n notice) bool { return n.Kind == state.PodEvicted || n.Kind == state.PodDeleted }

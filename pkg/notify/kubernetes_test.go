@@ -284,7 +284,7 @@ func TestEvents_AreFewIfTheyAreToBeBrief(t *testing.T) {
 			"Node default/node-1 Normal CordonAndDrain: spot-interruption: drained after 250ms: 1 pod evicted, 0 deleted, 2 left in place",
 		)
 		s.cluster.wantAsked("get node", // before anything was announced
-			"get node", "patch condition", "create event SpotInterruption", "create event CordonAndDrain")
+			"get node", "get node", "patch condition", "create event SpotInterruption", "create event CordonAndDrain")
 		if message := s.cluster.condition().Message; !strings.HasSuffix(message, "will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000") {
 			t.Errorf("the condition is %q", message)
 		}

@@ -3,7 +3,7 @@
 // It has two kinds of agent.Listener. A KubernetesNode writes Events and keeps the Node's condition InterruptionPending with its heartbeat. A
 // WebhookNode posts notices to an endpoint. Each state.Transition passes through two stages:
 //
-//   - The builder (build.go) makes a notice of the transition: what has happened, how grave that is, and the text.
+//   - The builder (build.go) makes a notice of the transition: what has happened, and the text.
 //   - A queue (deliver.go) holds a bounded number of messages in memory, and tries each until it is delivered, too old or refused. When nth
 //     stops, the queue tries each message once more. A message is one thing to write or post: a notice, or an update of the condition.
 //
@@ -12,12 +12,7 @@
 // endpoint (endpoint.go). Messages for the cluster are made in kubernetes.go and condition.go. Start with build.go.
 package notify
 
-import (
-	"time"
-
-	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/state"
-)
+import "github.com/nth-project/nth/pkg/event"
 
 // The severities of notices.
 const (
@@ -60,34 +55,16 @@ const (
 	Moved = "moved"
 )
 
-// Outcomes lists all outcomes, by their phases.
-func Outcomes() []string {
-	outcomes := []string{string(Announced), Cordoned, Drained, Incomplete, Failed, LeftAlone, Moved}
-	for _, ending := range state.Endings() {
-		outcomes = append(outcomes, string(ending))
-	}
-	return outcomes
-}
-
-// phaseOf returns the phase in which a notice with an outcome is made.
-func phaseOf(outcome string) Phase {
-	switch outcome {
-	case string(Announced):
-		return Announced
-	case Cordoned, Drained, Incomplete, Failed, LeftAlone:
-		return Ended
-	}
-	return Over // The outcome is Moved, or one of state.Endings.
-}
-
-// cordonTime is how long a report waits when nth is about to cordon the node: the cordon must reach the API server first.
-const cordonTime = time.Second
-
-// beforeCordon returns how long a report about a transition waits: cordonTime if nth is about to cordon the node, otherwise 0.
-func beforeCordon(t state.Transition) time.Duration {
-	begins := t.Kind == state.Announced || t.Kind == state.Changed || t.Kind == state.Begun
-	if begins && t.Entry.UnderWay() {
-		return cordonTime
-	}
-	return 0
+// classes has the phase and the severity of the outcomes. Those of state.Endings are Over and Info.
+var classes = map[string]struct {
+	phase    Phase
+	severity string
+}{
+	string(Announced): {Announced, Info},
+	Cordoned:          {Ended, OK},
+	Drained:           {Ended, OK}, // Warning, if pods were deleted.
+	Incomplete:        {Ended, Critical},
+	Failed:            {Ended, Critical},
+	LeftAlone:         {Ended, Info},
+	Moved:             {Over, Info},
 }

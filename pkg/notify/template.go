@@ -7,18 +7,13 @@ import (
 	"fmt"
 	"mime"
 	"strings"
-	"time"
 
 	template "github.com/DataDog/datadog-agent/pkg/template/text"
 	"github.com/Masterminds/sprig/v3"
 )
 
-const (
-	// maxTextSize bounds a message, in bytes.
-	maxTextSize = 128 << 10
-	// tryTimeout is how long the rendering of all samples may take. NewTemplate refuses a template whose loops take longer.
-	tryTimeout = 5 * time.Second
-)
+// maxTextSize bounds a message, in bytes.
+const maxTextSize = 128 << 10
 
 // defaultTemplate makes messages that Slack, Mattermost, Rocket.Chat and compatible services understand.
 const defaultTemplate = `{"text": "{{ escapeSlack .Text }}"}`
@@ -56,38 +51,20 @@ type Template struct {
 // NewTemplate compiles a template, and renders all Samples with it. If text is empty, that is nth's own template. If contentType is a type of
 // JSON, the messages must be JSON. Errors begin with name and, if they concern a line, the line's number.
 func NewTemplate(name, text, contentType string) (*Template, error) {
-	t, err := compile(name, cmp.Or(text, defaultTemplate), contentType)
-	if err != nil {
-		return nil, err
-	}
-	tried := make(chan error, 1)
-	go func() { tried <- t.try() }() // A template that loops for ever without output keeps this goroutine. Any other ends it.
-	select {
-	case err = <-tried:
-	case <-time.After(tryTimeout):
-		err = fmt.Errorf("%s: to render it takes more than %s", name, tryTimeout)
-	}
-	return t, err
-}
-
-// OwnTemplate returns nth's own template, which always compiles and renders.
-func OwnTemplate() *Template {
-	own, _ := compile("nth's own template", defaultTemplate, "")
-	return own
-}
-
-// compile compiles a template, and renders nothing. name, text and contentType are those of NewTemplate, but text is not replaced if empty.
-func compile(name, text, contentType string) (*Template, error) {
-	if len(text) > maxTemplateSize {
-		return nil, fmt.Errorf("%s: it is longer than %d bytes", name, maxTemplateSize)
-	}
-	parsed, err := template.New(name).Funcs(functions()).Parse(text)
+	parsed, err := template.New(name).Funcs(functions()).Parse(cmp.Or(text, defaultTemplate))
 	if err != nil {
 		return nil, templateError(err)
 	}
 	media, _, err := mime.ParseMediaType(contentType)
 	isJSON := err == nil && (media == "application/json" || strings.HasSuffix(media, "+json")) // err: the type is unknown, or "".
-	return &Template{parsed, isJSON}, nil
+	t := &Template{parsed, isJSON}
+	return t, t.try()
+}
+
+// OwnTemplate returns nth's own template, which always compiles and renders.
+func OwnTemplate() *Template {
+	own, _ := NewTemplate("nth's own template", "", DefaultContentType)
+	return own
 }
 
 // try renders all samples. It returns an error if one cannot be rendered, or if the template gives nothing for any of them.
@@ -125,7 +102,7 @@ func (t *Template) Render(f Fields) (string, error) {
 
 // ReadTemplate reads a template's file. An empty file is an error: NewTemplate would take nth's own template. The error names the file.
 func ReadTemplate(path string) (string, error) {
-	text, err := readFile(path, maxTemplateSize)
+	text, err := readFile(path)
 	if err == nil && text == "" {
 		err = fmt.Errorf("%s is empty", path)
 	}

@@ -14,12 +14,12 @@ const lookupTimeout = flushTimeout / 2
 
 // WebhookOptions are the options of a Webhook.
 type WebhookOptions struct {
-	// Post sends one message; see Endpoint.Post. If it is nil, the webhook is off.
+	// Post sends one message; see Endpoint.Post.
 	Post     func(ctx context.Context, id, text string) error
 	Template *Template
 	// Cluster names the cluster. If it is empty, notices have the name in the Node's label that eksctl sets, if any.
 	Cluster string
-	// At lists the phases whose notices are posted.
+	// At lists the phases whose notices are posted. If there is none, the webhook is off.
 	At []Phase
 	// DryRun marks every notice.
 	DryRun bool
@@ -31,14 +31,11 @@ type WebhookOptions struct {
 type Webhook struct {
 	opts  WebhookOptions
 	queue *queue
-
-	mu       sync.Mutex
-	reported map[string]string // the last outcome of each event, by the event's ID: none is posted twice in a row
 }
 
 // NewWebhook returns a Webhook that has not posted anything yet.
 func NewWebhook(opts WebhookOptions) *Webhook {
-	return &Webhook{opts: opts, queue: newQueue(opts.Reported), reported: map[string]string{}}
+	return &Webhook{opts: opts, queue: newQueue(opts.Reported)}
 }
 
 // Run posts notices until ctx ends. Then it tries each notice that is left once more, for flushTimeout at most. Call it once.
@@ -64,40 +61,19 @@ func (w *Webhook) Node(subject Subject) *WebhookNode {
 	return &WebhookNode{webhook: w, subject: subject}
 }
 
-// OnTransition implements agent.Listener: it queues the notice about a transition, if the options ask for that notice.
+// OnTransition implements agent.Listener: it queues the notice about a transition, if there is one and the options ask for its phase.
 func (n *WebhookNode) OnTransition(t state.Transition) {
-	if built := n.builder.build(t); n.webhook.accept(built) {
-		n.webhook.queue.add(n.webhook.message(built, n.subject), beforeCordon(t))
+	w, built := n.webhook, n.builder.build(t)
+	if built.outcome != "" && slices.Contains(w.opts.At, built.phase()) {
+		w.queue.add(w.message(built, n.subject), 0)
 	}
-}
-
-// maxReported is of how many events a Webhook remembers the last outcome.
-const maxReported = 4096
-
-// accept reports whether to post a notice, and remembers the notice's outcome as the last one of its event. A notice is posted if the webhook is
-// on, the outcome is not the last one again, and the options ask for its phase.
-func (w *Webhook) accept(n notice) bool {
-	if isOff := w.opts.Post == nil; isOff || n.outcome == "" { // A notice without an outcome is not for the webhook.
-		return false
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	id := n.Entry.Event.ID
-	if w.reported[id] == n.outcome { // The last notice of the event had the same outcome.
-		return false
-	}
-	if len(w.reported) >= maxReported {
-		clear(w.reported) // At worst, a notice is posted twice.
-	}
-	w.reported[id] = n.outcome
-	return slices.Contains(w.opts.At, phaseOf(n.outcome))
 }
 
 // message returns the message that posts a notice. about describes the notice's node. The first attempt reads that description and renders the
 // text. The notices of one event are posted in sequence: they wait in one line.
 func (w *Webhook) message(n notice, about Subject) *message {
 	var id, text string // the same for all attempts; text is "" before the first
-	return &message{line: n.Entry.Event.ID, event: n.Entry.Event.ID, node: n.Node, outcome: n.outcome, deliver: func(ctx context.Context) (err error) {
+	return &message{line: n.Entry.Event.ID, about: DeliveryResult{Event: n.Entry.Event.ID, Node: n.Node, Outcome: n.outcome}, deliver: func(ctx context.Context) (err error) {
 		if text == "" {
 			f := newFields(n, about.describe(ctx, w.opts.Cluster), w.opts.DryRun)
 			id = f.NoticeID
