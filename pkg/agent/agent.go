@@ -137,7 +137,7 @@ type Agent struct {
 	noCredential error  // why there is no credential; nil if there is one
 
 	work        *work        // the work in progress; nil if nothing is being done
-	claimRead   bool         // the claim on the Node was read: since the start or, of another machine, by the caller
+	claimRead   bool         // the claim on the Node was read, or taken back: since the start or, of another machine, by the caller
 	generation  int          // the last drain.Goal.Generation
 	result      drain.Result // what the guard had done when an event's drain last ended
 	total, left int          // how many pods a drain has found to evict, and how many of them are left, as the guard last reported

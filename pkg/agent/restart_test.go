@@ -10,6 +10,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
@@ -179,5 +180,19 @@ func TestClaim_OfAnIncredibleTimeIsOfNow(t *testing.T) {
 		if e := r.entry("a"); !e.FirstSeen.Equal(r.start) || !e.CordonedAt.Equal(r.start) || !e.ActedAt.Equal(r.start) {
 			t.Errorf("the entry is %+v", e)
 		}
+	})
+}
+
+func TestClaim_ThatIsReadWhileTheNodeIsUncordoned(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.rule(event.SpotInterruption, func(rule *policy.Rule) { rule.Action = policy.Ignore })
+		r.record.entries = []state.Entry{r.drained(r.spot("a", time.Minute), state.Drained, "boot-1")}
+		r.node.toClaim(func(ctx context.Context) (drain.Claim, bool, error) {
+			rest(ctx, time.Second) // The answer of before the uncordon comes after it.
+			return *r.claim(event.SpotInterruption, "boot-1"), true, nil
+		})
+		r.run()
+		r.pass(2 * time.Second)
+		r.wantTape("put a undoing", "uncordon", "uncordon ended", "put a closed ignored")
 	})
 }

@@ -254,6 +254,7 @@ func (a *Agent) handleUncordon(result drain.UncordonResult, err error) {
 	case err != nil:
 		a.recordUncordonFailed(end)
 	default:
+		a.claimRead = true
 		if end.Entry.Phase == state.Undoing { // Otherwise only what is left of a cordon was taken off, as somebody has uncordoned the node.
 			a.logUncordoned(end)
 		}
@@ -332,10 +333,10 @@ func (a *Agent) readClaim(ctx context.Context) {
 		claim, ours, err := a.cfg.Node.Claim(ctx)
 		if err == nil {
 			a.post(func() {
-				a.claimRead = true
-				if ours {
+				if ours && !a.claimRead { // Otherwise an uncordon has taken it back since.
 					a.adoptClaim(claim)
 				}
+				a.claimRead = true
 			})
 			return
 		}
