@@ -1,8 +1,6 @@
 package identity
 
 import (
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -28,20 +26,13 @@ type Container struct {
 // FindContainer looks for the paths of a host container. root is "/", or a directory of a test. found is false if this process does not run in a
 // host container.
 func FindContainer(root string) (c Container, found bool) {
-	if !exists(filepath.Join(root, containerHome)) {
+	home, host := filepath.Join(root, containerHome), filepath.Join(root, containerHost)
+	if _, err := os.Stat(home); err != nil {
 		return Container{}, false
 	}
-	c = Container{
-		UserData: filepath.Join(root, containerHome, "user-data"), StateDirectory: filepath.Join(root, containerHome, "state"),
-	}
-	if path := filepath.Join(root, containerHost); exists(path) {
-		c.Host = path
+	c = Container{UserData: filepath.Join(home, "user-data"), StateDirectory: filepath.Join(home, "state")}
+	if _, err := os.Stat(host); err == nil {
+		c.Host = host
 	}
 	return c, true
-}
-
-// exists reports whether a path exists. A path that cannot be examined counts as one that does.
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return !errors.Is(err, fs.ErrNotExist)
 }

@@ -41,10 +41,10 @@ type keeper struct {
 	failure error
 }
 
-// get returns a credential for a request. refused is the credential that the API server has just refused to this request; nil at the first attempt.
-func (k *keeper) get(ctx context.Context, refused *credential) (*credential, error) {
+// get returns a credential for a request.
+func (k *keeper) get(ctx context.Context) (*credential, error) {
 	kept := k.kept.Load()
-	usable := kept != nil && kept != refused && !passed(kept.expires)
+	usable := kept != nil && !passed(kept.expires)
 	if usable && !passed(kept.renew) {
 		return kept, nil
 	}
@@ -82,6 +82,11 @@ func (k *keeper) renew(ctx context.Context) (any, error) {
 	return &c, nil
 }
 
+// refuse takes a credential that the API server has refused. The next request makes the exec plugin run.
+func (k *keeper) refuse(c *credential) {
+	k.kept.CompareAndSwap(c, &credential{token: c.token, expires: c.expires, renew: time.Now()})
+}
+
 // authenticated is a transport that adds the keeper's credential to each request.
 type authenticated struct {
 	next   http.RoundTripper
@@ -93,36 +98,21 @@ var _ utilnet.RoundTripperWrapper = authenticated{}
 // WrappedRoundTripper lets Kubernetes' libraries find the transport that has the connections, for example to close idle ones.
 func (a authenticated) WrappedRoundTripper() http.RoundTripper { return a.next }
 
-// RoundTrip implements http.RoundTripper. If the API server refuses the credential (401), RoundTrip sends the request once more with another
-// credential. It does not if the keeper has no other, or if the request's body can be read only once.
+// RoundTrip implements http.RoundTripper. If the API server refuses the credential (401), the caller gets that answer, and later requests get another
+// credential.
 func (a authenticated) RoundTrip(request *http.Request) (*http.Response, error) {
-	c, err := a.keeper.get(request.Context(), nil)
+	c, err := a.keeper.get(request.Context())
 	if err != nil {
 		if request.Body != nil {
 			_ = request.Body.Close() // A RoundTripper must close the body, also after an error.
 		}
 		return nil, err
 	}
-	response, err := a.send(request, c)
-	repeatable := request.Body == nil || request.GetBody != nil
-	if err != nil || response.StatusCode != http.StatusUnauthorized || !repeatable {
-		return response, err
-	}
-	other, err := a.keeper.get(request.Context(), c)
-	repeated := request.Clone(request.Context())
-	if err == nil && request.GetBody != nil {
-		repeated.Body, err = request.GetBody()
-	}
-	if err != nil || other == c {
-		return response, nil //nolint:nilerr // There is no other credential, or no second body: the caller gets the 401.
-	}
-	_ = response.Body.Close() // The caller gets the second response.
-	return a.send(repeated, other)
-}
-
-// send sends a request with a credential. It does not change request.
-func (a authenticated) send(request *http.Request, c *credential) (*http.Response, error) {
 	request = utilnet.CloneRequest(request)
 	request.Header.Set("Authorization", "Bearer "+c.token)
-	return a.next.RoundTrip(request)
+	response, err := a.next.RoundTrip(request)
+	if err == nil && response.StatusCode == http.StatusUnauthorized {
+		a.keeper.refuse(c)
+	}
+	return response, err
 }

@@ -3,7 +3,6 @@ package identity
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/url"
 	"os"
@@ -17,11 +16,10 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// fileLimit is the most that is read of a kubeconfig, in bytes.
-const fileLimit = 4 << 20
-
-// kubeconfig has the cluster and the user that the current context of a kubeconfig names. This process can open the paths in them: see resolve.
+// kubeconfig has the cluster and the user that the current context of a kubeconfig, whole, names. This process can open the paths in them: see
+// resolve.
 type kubeconfig struct {
+	whole   *api.Config
 	cluster *api.Cluster
 	user    *api.AuthInfo
 }
@@ -48,7 +46,7 @@ func parse(document []byte, path, root string) (kubeconfig, error) {
 	if current == nil {
 		return kubeconfig{}, errContext
 	}
-	k := kubeconfig{whole.Clusters[current.Cluster], whole.AuthInfos[current.AuthInfo]}
+	k := kubeconfig{whole, whole.Clusters[current.Cluster], whole.AuthInfos[current.AuthInfo]}
 	if k.cluster == nil || k.user == nil || k.cluster.Server == "" {
 		return kubeconfig{}, errContext
 	}
@@ -103,8 +101,10 @@ func (k kubeconfig) version() (version string, err error) {
 		}
 		found, err := os.Stat(*path)
 		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return "", fmt.Errorf("%w: %w", err, ErrNotYet)
 		case err != nil:
-			return "", missingIsNotYet(err)
+			return "", err
 		case !found.Mode().IsRegular(): // The read of a named pipe may never end.
 			return "", fmt.Errorf("%s is not a regular file", *path)
 		case found.Size() == 0: // client-go takes an empty certificate authority for the system's.
@@ -133,17 +133,14 @@ func (k kubeconfig) static() string {
 
 // client makes a client for the kubeconfig's cluster and user. path is where the kubeconfig was found. No error quotes a value of the kubeconfig.
 func (k kubeconfig) client(path string, opts ClientOptions) (*Client, error) {
-	used := api.NewConfig() // a kubeconfig with this cluster and this user alone
-	used.Clusters["used"], used.AuthInfos["used"] = k.cluster, k.user
-	used.Contexts["used"], used.CurrentContext = &api.Context{Cluster: "used", AuthInfo: "used"}, "used"
-	config, err := clientcmd.NewDefaultClientConfig(*used, &clientcmd.ConfigOverrides{}).ClientConfig()
+	config, err := clientcmd.NewDefaultClientConfig(*k.whole, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("using %s: %w", path, errUser) // err may quote values.
 	}
 	return newClient(config, path, k.static(), opts)
 }
 
-// readFile reads a whole file of at most fileLimit bytes. A longer file is an error, and so is a named pipe, whose read may never end.
+// readFile reads a whole file. A named pipe, whose read may never end, is an error.
 func readFile(path string) ([]byte, error) {
 	found, err := os.Stat(path)
 	if err != nil {
@@ -152,22 +149,5 @@ func readFile(path string) ([]byte, error) {
 	if !found.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is not a regular file", path)
 	}
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }()
-	content, err := io.ReadAll(io.LimitReader(file, fileLimit+1))
-	if len(content) > fileLimit {
-		return nil, fmt.Errorf("%s has more than %d bytes", path, fileLimit)
-	}
-	return content, err
-}
-
-// missingIsNotYet wraps an fs.ErrNotExist as an ErrNotYet, and returns any other error as it is.
-func missingIsNotYet(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w: %w", err, ErrNotYet)
-	}
-	return err
+	return os.ReadFile(path)
 }

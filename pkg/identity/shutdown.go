@@ -24,9 +24,6 @@ var configPaths = []string{
 	"/var/lib/kubelet/config.yaml",
 }
 
-// longest is the upper limit, in seconds, of the sum of the periods by pod priority: a year, which fits a time.Duration.
-const longest = 365 * 24 * 60 * 60
-
 // GracefulShutdown is the kubelet's own graceful shutdown, which ends the pods when the machine shuts down.
 type GracefulShutdown struct {
 	// Period is how long the kubelet delays the shutdown to end pods; 0 if it does not. Critical is the part of Period that the kubelet
@@ -83,7 +80,7 @@ func (g *GracefulShutdown) read(path string) error {
 	}
 	var byPriority int64
 	for _, p := range config.ShutdownGracePeriodByPodPriority {
-		byPriority = min(byPriority+min(max(p.ShutdownGracePeriodSeconds, 0), longest), longest)
+		byPriority += p.ShutdownGracePeriodSeconds
 	}
 	g.Period = max(g.Period, time.Duration(byPriority)*time.Second) // The kubelet accepts only one of the two settings.
 	return nil
