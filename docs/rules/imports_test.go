@@ -46,7 +46,7 @@ var mayImport = map[string][]string{
 var libraries = []permit{
 	{"github.com/aws/aws-sdk-go-v2/config", []string{"cmd/nth-queue"}, "nth has the credentials of the instance's role; other ways would cost a megabyte on every node, and could find others"},
 	{"github.com/aws/*", []string{"pkg/imds", "pkg/asg", "pkg/role", "pkg/sqs", "pkg/ec2", "pkg/targets", "cmd/nth-queue"}, "what AWS says is translated once, at the border"},
-	{"golang.org/x/sync/errgroup", []string{"pkg/sqs", "pkg/targets"}, "requests that are made a few at once"},
+	{"golang.org/x/sync/errgroup", []string{"pkg/sqs"}, "requests that are made a few at once"},
 	{"golang.org/x/sync/singleflight", []string{"pkg/asg", "pkg/identity"}, "what many ask for is asked once"},
 	{"k8s.io/utils/lru", []string{"pkg/sqs"}, "what was seen is remembered, within bounds"},
 	{"k8s.io/apimachinery/pkg/util/cache", []string{"pkg/asg"}, "what was seen is remembered, within bounds"},

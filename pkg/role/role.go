@@ -5,7 +5,6 @@ package role
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -98,22 +97,14 @@ func Own(ctx context.Context, metadata Metadata, account func(context.Context) (
 	return id, cfg, err
 }
 
-// connections is how many connections to a service are kept for requests that are made at once.
-const connections = 8
-
-// newHTTPClient returns an HTTP client for AWS. It closes idle connections after seconds, as nth's requests may be minutes apart. roots are the
-// certificate authorities that the client trusts; nil means the system's.
-func newHTTPClient(roots *x509.CertPool) *http.Client {
-	return &http.Client{Transport: &http.Transport{
-		Proxy:               http.ProxyFromEnvironment,
-		DialContext:         (&net.Dialer{Timeout: connectTimeout}).DialContext,
-		TLSClientConfig:     &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
-		TLSHandshakeTimeout: connectTimeout,
-		ForceAttemptHTTP2:   true,
-		MaxIdleConns:        connections,
-		MaxIdleConnsPerHost: connections,
-		IdleConnTimeout:     2 * connectTimeout,
-	}}
+// newHTTPClient returns the SDK's HTTP client. It gives up sooner, and closes idle connections after seconds, as nth's requests may be minutes apart.
+// roots are the certificate authorities that the client trusts; nil means the system's.
+func newHTTPClient(roots *x509.CertPool) aws.HTTPClient {
+	client := awshttp.NewBuildableClient().WithDialerOptions(func(d *net.Dialer) { d.Timeout = connectTimeout })
+	return client.WithTransportOptions(func(t *http.Transport) {
+		t.TLSClientConfig.RootCAs = roots
+		t.TLSHandshakeTimeout, t.IdleConnTimeout = connectTimeout, 2*connectTimeout
+	})
 }
 
 // readCABundle returns the certificate authorities in a file. If path is "", it returns nil, which means the system's.

@@ -12,7 +12,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2"
 	"github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2/types"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/nth-project/nth/pkg/role"
 )
@@ -26,8 +25,6 @@ const (
 const (
 	// answerLimit is how long one request may take, including the one for credentials.
 	answerLimit = 4 * time.Second
-	// atOnce is how many groups are asked about at once.
-	atOnce = 8
 	// mostGroups is how many target groups a VPC may have with All. Each look sends a request for each group, and all nodes share one rate limit.
 	mostGroups = 100
 )
@@ -134,26 +131,18 @@ func (s *service) inVPC(ctx context.Context, sdk *elasticloadbalancingv2.Client)
 	return arns, nil
 }
 
-// look asks once for the machine's states in each open group, a few groups at a time. It takes groups in which the machine has no state off the list.
-// The first look also finds the groups. After an error, the remaining groups are not asked about.
+// look asks once for the machine's states in each open group, one group after the other. It takes groups in which the machine has no state off the
+// list: after the first look, which also finds the groups, few are left. After an error, the remaining groups are not asked about.
 func (s *service) look(ctx context.Context) error {
 	if s.sdk == nil {
 		if err := s.find(ctx); err != nil {
 			return err
 		}
 	}
-	asking, ctx := errgroup.WithContext(ctx)
-	asking.SetLimit(atOnce)
 	for _, g := range s.open {
-		asking.Go(func() error {
-			if err := s.health(ctx, g); err != nil && !missing(err) { // A group that was deleted has no targets.
-				return err
-			}
-			return nil
-		})
-	}
-	if err := asking.Wait(); err != nil {
-		return err
+		if err := s.health(ctx, g); err != nil && !missing(err) { // A group that was deleted has no targets.
+			return err
+		}
 	}
 	s.open = slices.DeleteFunc(s.open, func(g *group) bool { return len(g.states) == 0 })
 	return nil
