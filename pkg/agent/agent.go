@@ -265,7 +265,7 @@ func (a *Agent) feedWatchdog() {
 		}
 		if err := checker.Stalled(); err != nil {
 			if !a.stalled {
-				a.logger(systemd.SourceTrouble, state.Entry{}).Errorf("%s; waiting for the service manager to restart nth", err)
+				a.logger(systemd.SourceTrouble, state.Entry{}).Errorf("%s; waiting for systemd's watchdog to restart nth", err)
 			}
 			a.stalled = true
 			return

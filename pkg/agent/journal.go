@@ -61,19 +61,19 @@ var messages = map[state.TransitionKind][]message{
 	state.CordonFound:  {info(systemd.CordonForeign, "the node was already cordoned by someone else; nth will not uncordon it").when(isOfNode)},
 	state.NodeUncordoned: {
 		info(systemd.CordonLifted, "someone uncordoned the node during this event; pods from before are still evicted, later ones stay").when(actionIs(policy.Drain)),
-		info(systemd.CordonLifted, "someone uncordoned the node during this event; nth leaves it open"),
+		info(systemd.CordonLifted, "someone uncordoned the node; nth will not cordon it again for this event until a reboot"),
 	},
 	state.NodeOptedOut: {
 		info(systemd.DrainLeft, "annotation "+drain.ActionAnnotation+" asks to leave the node alone; nth neither cordons nor drains it"),
 	},
-	state.NodeMissing:      {info(systemd.DrainStarted, "there is no Node object: {detail}; the node is cordoned once it is registered")},
-	state.NodeExcluded:     {info(systemd.Cordoned, "labeled the node, so that external load balancers take it out")},
+	state.NodeMissing:      {info(systemd.DrainStarted, "the Node does not exist: {detail}; nth will cordon it once the kubelet registers it")},
+	state.NodeExcluded:     {info(systemd.Cordoned, "added the label "+drain.ExcludeLabel+" to the node, so that load balancers deregister it")},
 	state.NodeCordonFailed: {warn(systemd.CordonFailed, "{detail}; retrying")},
-	state.EvictionsDelayed: {info(systemd.DrainStarted, "evictions begin in {detail}: load balancers get time to take the node out")},
-	state.ScriptsFailed:    {warn(systemd.DrainStarted, "evicting pods before nth-before-drain.target is done: {detail}")},
-	state.TargetsLeft:      {info(systemd.DrainStarted, "waiting for load balancers: {detail}")},
+	state.EvictionsDelayed: {info(systemd.DrainStarted, "evictions begin in {detail}, so that load balancers can deregister the node first")},
+	state.ScriptsFailed:    {warn(systemd.DrainStarted, "no longer waiting for nth-before-drain.target: {detail}; the drain continues")},
+	state.TargetsLeft:      {info(systemd.DrainStarted, "waiting for load balancers to deregister the node: {detail}")},
 	state.TargetsOut: {
-		warn(systemd.DrainStarted, "no longer waiting for load balancers, which may still send requests: {detail}").when(hasDetail),
+		warn(systemd.DrainStarted, "no longer waiting for load balancers: {detail}; they may still send requests to the node").when(hasDetail),
 		info(systemd.DrainStarted, "load balancers have deregistered the node"),
 	},
 
@@ -88,16 +88,16 @@ var messages = map[state.TransitionKind][]message{
 		warn(systemd.PodDeleted, "deleted {pod}, which would not have ended in time"),
 	},
 	state.PodHeld: {
-		warn(systemd.PodHeld, "{pod} is not evicted: {detail}; retrying").when(isRefused),
+		warn(systemd.PodHeld, "cannot evict {pod}: {detail}; retrying").when(isRefused),
 		info(systemd.PodHeld, "disruption budget {detail} blocks the eviction of {pod}; retrying"),
 	},
 	state.PodRefused:       {warn(systemd.PodHeld, "{detail}; retrying")},
-	state.PodOverdue:       {warn(systemd.PodHeld, "{pod} has not ended after its grace period; critical pods are evicted without waiting for it")},
-	state.PodsLeftToReturn: {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; leaving them there")},
-	state.PodGone:          {info(systemd.PodGone, "{pod} is gone; {left} of {total} pods remain")},
-	state.Rebooting:        {warn(systemd.Rebooting, "{not}carrying out the scheduled maintenance now, ahead of its date: {reason}")},
-	state.RebootFailed:     {failure(systemd.Rebooting, "cannot carry out the scheduled maintenance early: {error}; EC2 does it at the scheduled time")},
-	state.VolumesInUse:     {info(systemd.PodGone, "waiting for volumes: {detail} still in use")},
+	state.PodOverdue:       {warn(systemd.PodHeld, "{pod} is still terminating after its grace period; nth evicts system-*-critical pods without waiting for it")},
+	state.PodsLeftToReturn: {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; nth no longer evicts them")},
+	state.PodGone:          {info(systemd.PodGone, "{pod} is gone; pods still to go: {left} of {total}")},
+	state.Rebooting:        {warn(systemd.Rebooting, "{not}starting the scheduled maintenance now, before its time: {reason}")},
+	state.RebootFailed:     {failure(systemd.Rebooting, "cannot start the scheduled maintenance early: {error}; EC2 will do it at the scheduled time")},
+	state.VolumesInUse:     {info(systemd.PodGone, "waiting for volumes to be detached: {detail} left")},
 }
 
 // isDraining reports whether a transition belongs to a drain that is still under way. The beginning of a drain that is over already is not logged.

@@ -43,8 +43,8 @@ func TestReopened_IsRecordedAndLoggedOnce(t *testing.T) {
 		writes     int32 // more of them: what is left of the cordon is taken off
 	}
 	each(t, map[string]row{
-		"of a drain":  {"terminate", "pods from before are still evicted, later ones stay", 0},
-		"of a cordon": {"hibernate", "nth leaves it open", 1},
+		"of a drain":  {"terminate", "someone uncordoned the node during this event; pods from before are still evicted, later ones stay", 0},
+		"of a cordon": {"hibernate", "someone uncordoned the node; nth will not cordon it again for this event until a reboot", 1},
 	}, func(r *rig, row row) {
 		r.node.toGuard(func(_ context.Context, g *guard) {
 			g.close()
@@ -56,7 +56,7 @@ func TestReopened_IsRecordedAndLoggedOnce(t *testing.T) {
 		spot := r.spot("a", 2*time.Minute)
 		spot.Code = row.code
 		r.runFor(spot)
-		opened := "info: someone uncordoned the node during this event; " + row.then
+		opened := "info: " + row.then
 		r.wantSaid(systemd.CordonLifted, opened)
 		before := r.record.puts.Load()
 		r.pass(2 * time.Second)

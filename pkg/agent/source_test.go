@@ -69,7 +69,7 @@ func TestSource_AStalledOneStarvesTheWatchdog(t *testing.T) {
 			fed(0)
 			r.source.stall(nil)
 		}
-		const stalled = "error: neither an answer nor an error for 1m1s; waiting for the service manager to restart nth"
+		const stalled = "error: neither an answer nor an error for 1m1s; waiting for systemd's watchdog to restart nth"
 		r.wantSaid(systemd.SourceTrouble, stalled, stalled)
 	})
 }

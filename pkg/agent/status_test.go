@@ -44,7 +44,7 @@ func TestStatus_DuringADrain(t *testing.T) {
 			g.did(held(map[string]string{"default/api-1": "the webhook says no"}))
 			g.say(about(state.TargetsLeft, "2 targets are still draining in tg/web", 1))
 			time.Sleep(time.Second)
-			refused := about(state.NodeCordonFailed, `cordoning node "node-a": forbidden`, 1)
+			refused := about(state.NodeCordonFailed, `cannot cordon node "node-a": forbidden`, 1)
 			g.say(about(state.TargetsOut, "", 1))
 			g.becomes(func(s *drain.State) { s.Trouble = refused.Detail }, refused)
 			time.Sleep(time.Second)
@@ -58,7 +58,7 @@ func TestStatus_DuringADrain(t *testing.T) {
 			", 119 s left",
 			": 0 of 3 pods gone, 118 s left, held by PDB default/web, the webhook says no",
 			": 2 of 3 pods gone, 117 s left, held by the webhook says no; 2 targets are still draining in tg/web",
-			`: 2 of 3 pods gone, 116 s left, held by the webhook says no; cordoning node "node-a": forbidden`,
+			`: 2 of 3 pods gone, 116 s left, held by the webhook says no; cannot cordon node "node-a": forbidden`,
 			": 2 of 3 pods gone, 115 s left",
 		} {
 			r.wantStatus(draining + want)

@@ -197,7 +197,7 @@ func (g *guard) state() State {
 
 // cordonTrouble adds to a reason that the node cannot be cordoned because of it.
 func (g *guard) cordonTrouble(why string) string {
-	return fmt.Sprintf("cordoning node %q: %s", g.node.name, why)
+	return fmt.Sprintf("cannot cordon node %q: %s", g.node.name, why)
 }
 
 // hasLooked reports whether a look of this generation has been answered.
@@ -458,7 +458,7 @@ func (g *guard) reportChange(before view, another bool) {
 // so that is not reported.
 func (g *guard) reportLabelRefusal(err error) {
 	if err != nil && !apierrors.IsConflict(err) && g.labelRefusals.Add(err.Error(), kube.EqualIgnoringDigits) {
-		g.report(Progress{Kind: state.PodRefused, Detail: fmt.Sprintf("changing the load-balancer label of node %q: %s", g.node.name, err)})
+		g.report(Progress{Kind: state.PodRefused, Detail: fmt.Sprintf("cannot change the load-balancer label of node %q: %s", g.node.name, err)})
 	}
 }
 

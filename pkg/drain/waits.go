@@ -20,7 +20,7 @@ const longestDeregistration = time.Hour
 var (
 	errLate      = errors.New("the wait has taken too long")
 	errCalledOff = errors.New("the drain was called off")
-	errHalf      = errors.New("the wait has taken half of the time, and evictions need the rest")
+	errHalf      = errors.New("the wait has taken half of the time before the deadline")
 )
 
 // waiting is what a guard waits for, and has waited for. While evictions wait, evictFrom is far away: no pod waits beyond its turn.

@@ -256,7 +256,7 @@ func TestLoadBalancers_DelayNoPodBeyondItsTurn(t *testing.T) {
 				}
 			}
 			out := r.of(state.TargetsOut)
-			if len(out) != 1 || out[0].Detail != "the wait has taken half of the time, and evictions need the rest" {
+			if len(out) != 1 || out[0].Detail != "the wait has taken half of the time before the deadline" {
 				t.Errorf("reported %+v", out)
 			}
 		})

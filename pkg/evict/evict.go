@@ -504,7 +504,7 @@ func (p *Pods) countRemoval(t *target) {
 }
 
 // noEffect is reported of a pod that keeps running although its eviction was accepted. A webhook may have made the eviction a dry run.
-const noEffect = "an accepted request that had no effect"
+const noEffect = "an eviction that the API server accepted, but that had no effect"
 
 // handleGone handles that a pod has left the node. last is the pod as it was before that. A pod that did not have to go is only forgotten.
 func (p *Pods) handleGone(last *corev1.Pod) {
@@ -618,5 +618,5 @@ func (p *Pods) Unlisted() string {
 	if why == "" {
 		return ""
 	}
-	return "listing the pods: " + why
+	return "cannot list the pods: " + why
 }

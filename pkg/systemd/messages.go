@@ -19,7 +19,7 @@ const (
 	Cordoned = "8557131eebb441bd91365efd595fba3b"
 	// CordonForeign: the node was already cordoned by somebody else, whose cordon it stays.
 	CordonForeign = "984c5e4cca2a498daeb1a4d5a0ce1a07"
-	// CordonLifted: somebody has uncordoned the node during an event, and nth leaves it open.
+	// CordonLifted: somebody has uncordoned the node during an event, for which nth does not cordon it again.
 	CordonLifted = "5d0f2c9b7e3a4b6f8c41d95e07a2b3f6"
 	// CordonFailed: the node cannot be cordoned or uncordoned; nth tries again.
 	CordonFailed = "e1d7e89501e445129ba403437d011e41"

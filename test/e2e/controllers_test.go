@@ -74,7 +74,7 @@ func TestVolumes_OfPodsThatStayAreNotWaitedFor(t *testing.T) {
 	inUse(cache, data)
 	s.watch(t)
 	s.imds.SetRebalance(time.Now())
-	s.nth.WaitSays(t, "waiting for volumes: 1 still in use")
+	s.nth.WaitSays(t, "waiting for volumes to be detached: 1 left")
 	inUse(cache)
 	s.nth.WaitLog(t, systemd.Drained)
 	s.nth.Stop(t)
