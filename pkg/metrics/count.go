@@ -47,14 +47,13 @@ func (m *Metrics) countStepEnd(t state.Transition) {
 // The outcomes of a notice.
 const delivered, lost = "delivered", "lost"
 
-// Noticed counts a notice that was delivered.
-func (m *Metrics) Noticed() {
-	m.series.notices.WithLabelValues(delivered).Inc()
-}
-
-// NoticeLost counts a notice that will never be delivered.
-func (m *Metrics) NoticeLost() {
-	m.series.notices.WithLabelValues(lost).Inc()
+// Noticed counts a notice that was delivered or, if isLost is set, will never be.
+func (m *Metrics) Noticed(isLost bool) {
+	outcome := delivered
+	if isLost {
+		outcome = lost
+	}
+	m.series.notices.WithLabelValues(outcome).Inc()
 }
 
 // seconds returns a time as Prometheus shows times: in seconds since 1970.

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/net/netutil"
 
 	"github.com/nth-project/nth/pkg/loop"
@@ -65,27 +65,12 @@ func (m *Metrics) serve(ctx context.Context) error {
 // Options.Ready, the handler also has /readyz, which answers 200 if nth can do its work now, and otherwise 503 with a sentence.
 func (m *Metrics) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /metrics", m.answerMetrics)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(prometheus.Gatherers{m.own, m.process}, promhttp.HandlerOpts{DisableCompression: true}))
 	mux.HandleFunc("GET /healthz", m.probe(m.Healthy))
 	if m.opts.Ready != nil {
 		mux.HandleFunc("GET /readyz", m.probe(m.ready))
 	}
 	return mux
-}
-
-// answerMetrics writes the metrics in Prometheus's text format.
-func (m *Metrics) answerMetrics(w http.ResponseWriter, _ *http.Request) {
-	families, err := prometheus.Gatherers{m.own, m.process}.Gather()
-	if err != nil {
-		http.Error(w, fmt.Sprintf("gathering metrics: %v", err), http.StatusInternalServerError)
-		return
-	}
-	w.Header().Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
-	for _, family := range families {
-		if _, err := expfmt.MetricFamilyToText(w, family); err != nil {
-			return // The client has left.
-		}
-	}
 }
 
 // probe returns a handler for /healthz or /readyz: it answers 503 with the error of check, or 200 with "ok" and what Options.Leader says.

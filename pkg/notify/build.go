@@ -214,13 +214,7 @@ func left(r *state.Result) string {
 	if r == nil || len(r.Left) == 0 {
 		return "not known"
 	}
-	pods := slices.Clone(r.Left)
-	for i, pod := range pods {
-		if by := r.HeldBy[pod]; by != "" {
-			pods[i] += " (held by " + by + ")"
-		}
-	}
-	return listPods(pods)
+	return list(r.Left, r.HeldBy, "%s (held by %s)")
 }
 
 // listDeleted lists, at the end of a sentence, the pods that were deleted, each with the budget that had held it. If there are none, it returns "".
@@ -229,19 +223,16 @@ func listDeleted(deleted map[string]string) string {
 		return ""
 	}
 	pods := slices.Sorted(maps.Keys(deleted))
-	for i, pod := range pods {
-		if budget := deleted[pod]; budget != "" {
-			pods[i] = fmt.Sprintf("%s (against the disruption budget %s)", pod, budget)
-		}
-	}
-	return "; deleted, as they would not have ended in time: " + listPods(pods)
+	return "; deleted, as they would not have ended in time: " + list(pods, deleted, "%s (against the disruption budget %s)")
 }
 
-// listPods lists the first 20 pods, and counts the others.
-func listPods(pods []string) string {
-	const most = 20
-	if len(pods) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(pods[:most], ", "), len(pods)-most)
+// list lists pods. format shows a pod for which by has a text.
+func list(pods []string, by map[string]string, format string) string {
+	shown := slices.Clone(pods)
+	for i, pod := range pods {
+		if by[pod] != "" {
+			shown[i] = fmt.Sprintf(format, pod, by[pod])
+		}
 	}
-	return strings.Join(pods, ", ")
+	return strings.Join(shown, ", ")
 }

@@ -31,12 +31,8 @@ func NewWebhook(to *notify.WebhookOptions, dryRun bool, log *logrus.Entry, meter
 	options.DryRun = dryRun
 	options.Reported = func(r notify.DeliveryResult) {
 		logDelivery(log, r)
-		switch {
-		case r.Lost:
-			meter.NoticeLost()
-		case r.Err == nil:
-			meter.Noticed()
-		default: // A notice that is retried is not counted yet.
+		if isRetried := r.Err != nil && !r.Lost; !isRetried {
+			meter.Noticed(r.Lost)
 		}
 	}
 	return notify.NewWebhook(options)
