@@ -142,3 +142,25 @@ func TestGoal_ANodeThatCannotBeCordoned(t *testing.T) {
 		})
 	})
 }
+
+func TestUncordon_AnEventThatComesMeanwhile(t *testing.T) {
+	each(t, map[string]func(context.Context) (drain.UncordonResult, error){
+		"while it waits": hangs,
+		"when its request is sent": func(context.Context) (drain.UncordonResult, error) {
+			time.Sleep(2 * time.Second) // It is not canceled.
+			return drain.UncordonLifted, nil
+		},
+	}, func(r *rig, uncordons func(context.Context) (drain.UncordonResult, error)) {
+		r.node.toUncordon(uncordons)
+		stop := r.stopping("a", time.Hour)
+		r.runFor(stop)
+		r.announce(canceled(stop))
+		r.pass(time.Second)
+		r.heard.take()
+		r.announce(canceled(stop), r.spot("b", 2*time.Minute))
+		r.pass(2 * time.Second)
+		if put := r.heard.find(state.PutOff); put.Kind != "" || r.heard.find(state.CalledBack).Action != "uncordon" {
+			r.t.Errorf("what listeners heard is %q", r.heard.take())
+		}
+	})
+}

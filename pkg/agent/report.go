@@ -87,7 +87,8 @@ func (a *Agent) emitCordoned(before, e state.Entry) {
 func (a *Agent) emitNews(before state.Entry, recorded bool, e state.Entry) {
 	released := e.Phase == state.Cordoned && e.Released() // Operators have uncordoned the node, so no step for the event is done.
 	stepStops := actions[before.Phase] != actions[e.Phase] || released
-	if before.UnderWay() && !before.LeftAlone && stepStops {
+	hadStep := before.UnderWay() && !before.LeftAlone || before.Phase == state.Undoing
+	if hadStep && stepStops {
 		a.emitStep(before, e, state.Transition{Kind: state.CalledBack})
 	}
 	if kind := eventChange(before, recorded, e); kind != "" {

@@ -111,9 +111,12 @@ func (a *Agent) heldBy() map[string]string {
 	return a.work.task.Result().HeldBy
 }
 
-// mainEntry returns the entry to show while nothing is being done: the most urgent entry that was acted upon, or else the most urgent of all that
-// are not closed. found is false if all are closed.
+// mainEntry returns the entry to show while nothing is being done: that of the event for which a guard keeps the node as it is, or else the most
+// urgent entry that was acted upon, or else the most urgent of all that are not closed. found is false if all are closed.
 func (a *Agent) mainEntry() (e state.Entry, found bool) {
+	if a.work != nil {
+		return a.entry(a.work.goal.Event.ID), true
+	}
 	open := slices.DeleteFunc(a.cfg.Record.Entries(), func(e state.Entry) bool { return e.Phase == state.Closed })
 	if slices.ContainsFunc(open, state.Entry.Acted) {
 		open = slices.DeleteFunc(open, func(e state.Entry) bool { return !e.Acted() })

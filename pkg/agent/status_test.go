@@ -225,3 +225,18 @@ func TestBoard_SaysWhetherTheDeadlineIsHard(t *testing.T) {
 		}
 	})
 }
+
+func TestStatus_OfANodeThatIsDrainedForALaterEvent(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.node.toGuard(func(_ context.Context, g *guard) {
+			g.close()
+			g.drain()
+			g.open()
+		})
+		notice := r.spot("s", time.Hour)
+		r.runFor(notice)
+		r.node.toGuard(empty)
+		r.announce(notice, r.stopping("m", 72*time.Hour))
+		r.wantStatus("node node-a is drained for scheduled-maintenance")
+	})
+}

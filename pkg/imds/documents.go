@@ -111,16 +111,22 @@ const maintenanceLayout = "2 Jan 2006 15:04:05 GMT"
 type maintenance struct {
 	// instance is the instance's ID; "" while nothing was announced. The policy needs the ID to spread the instances of a fleet over time.
 	instance string
+	// scheduled are the events of the scheduled list, by the last look.
+	scheduled []event.Event
 }
 
 // look reads both lists and returns their events: of the scheduled list all, of the history those that are over. If the scheduled list cannot be
-// read, look fails. If the history or an entry cannot be read, found.partial says so and its events are missing. That does no harm: the policy
-// waits long before a missing event counts as withdrawn.
+// read, look fails. If the history or an entry cannot be read, found.partial says so. What an unreadable entry may be about is as the last look found it.
 func (m *maintenance) look(ctx context.Context, r *reader) (found, error) {
 	scheduled, err := readEvents(ctx, r, scheduledPath, longDocument, parseMaintenance)
 	if err != nil {
 		return found{}, err
 	}
+	if scheduled.partial != nil {
+		whole := slices.DeleteFunc(slices.Clone(scheduled.events), func(e event.Event) bool { return e.Code == "" || e.Deadline.IsZero() })
+		scheduled.events = mergeMaintenance(whole, slices.Concat(m.scheduled, scheduled.events))
+	}
+	m.scheduled = scheduled.events
 	history, err := readEvents(ctx, r, historyPath, longDocument, parseMaintenance)
 	over := slices.DeleteFunc(history.events, func(e event.Event) bool { return e.State == event.Pending })
 	events := mergeMaintenance(scheduled.events, over)

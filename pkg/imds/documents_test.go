@@ -310,7 +310,7 @@ func TestMaintenance_TakesItsCourse(t *testing.T) {
 		},
 		"the entry becomes unreadable": {
 			{list(active), list(), one(pending)},
-			{list("17"), list(), withTrouble("entry 1")},
+			{list("17"), list(), withTrouble("entry 1", pending)},
 			{list(), list(), none},
 		},
 	} {

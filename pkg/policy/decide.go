@@ -107,7 +107,11 @@ func (s Settings) updateEntry(sit Situation, e state.Entry, ev event.Event) stat
 	if e.Acted() || ev.Instance == "" { // The time to act depends on the instance: after the action began it must not change.
 		ev.Instance = e.Event.Instance
 	}
-	if e.Event.Kind == event.SpotInterruption || e.Event.Kind == event.RebalanceRecommendation {
+	if e.Phase == state.Undoing && s.ending(sit, e) == state.Withdrawn { // It was withdrawn, and comes back before that is undone.
+		e.FirstSeen, e.Event.Deadline = sit.Now, ev.Deadline
+	}
+	ofThisBoot := e.Event.Kind == event.RebalanceRecommendation || e.Event.Kind == event.SpotInterruption && e.BootID == sit.BootID
+	if ofThisBoot {
 		// amazon-ec2-metadata-mock reports a later deadline at each look. Only a nearer deadline counts.
 		ev.Noticed, ev.Deadline = e.Event.Noticed, soonest(e.Event.Deadline, ev.Deadline)
 	}
@@ -269,16 +273,19 @@ func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
 		if !e.OnNode || e.Phase == state.Closed {
 			continue
 		}
-		e.OnNode, e.Error = false, ""
-		ending := s.ending(sit, e)
+		e.Error = ""
+		ending, want := s.ending(sit, e), s.want(sit, e)
 		if overruled && ending == "" && !e.Released() && !e.CordonedAt.IsZero() {
 			e.ReleasedAt = sit.Now
 		}
 		switch {
 		case ending != "":
 			e = closeEntry(sit, e, ending)
-		case e.Released() && s.want(sit, e) >= wantReleased: // The event still stands and is due, so the entry stays released.
-		default: // If the event still wants a cordon, that begins again.
+		case e.Released() && want >= wantReleased: // The event still stands and is due, so the entry stays released.
+			e.OnNode = false
+		case e.UnderWay() && want >= wantCordoned: // It has come during the uncordon. The guard cordons the node for it.
+			e.CordonedAt, e.CordonStamp = time.Time{}, time.Time{}
+		default:
 			e = reset(sit, e)
 		}
 		changed = append(changed, e)
@@ -356,7 +363,7 @@ func (s Settings) cordonGoal(sit Situation, wanting []state.Entry) Goal {
 		return goal
 	}
 	goal.Action = Drain
-	goal.Reboot = !slices.ContainsFunc(wanting, func(e state.Entry) bool { return !s.rebootIsDue(sit, e) })
+	goal.Reboot = !slices.ContainsFunc(sit.Past, func(e state.Entry) bool { return s.want(sit, e) >= wantUnchanged && !s.rebootIsDue(sit, e) })
 	goal.Hard, goal.Soft, goal.TimeEnds = s.deadlines(sit.Now, draining)
 	if allReleased(draining) { // Only pods from before the latest cordon are evicted.
 		for _, e := range draining {

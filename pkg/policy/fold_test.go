@@ -145,14 +145,14 @@ func TestSameNews_BookkeepingIsNone(t *testing.T) {
 		change(&other)
 		return policy.SameNews(e, other)
 	}
-	if !same(func(e *state.Entry) { e.OnNode, e.CordonedAt = false, at(time.Hour) }) {
-		t.Error("what is on the node is news")
+	if !same(func(e *state.Entry) { e.OnNode, e.CordonedAt, e.Ending = false, at(time.Hour), state.Withdrawn }) {
+		t.Error("what is on the node, or has become of an event that is over, is news")
 	}
 	if !same(func(e *state.Entry) { e.Event.Deadline = e.Event.Deadline.In(time.FixedZone("elsewhere", 3600)) }) {
 		t.Error("a time in another zone is news")
 	}
 	if same(func(e *state.Entry) { e.Phase = state.Drained }) || same(func(e *state.Entry) { e.Missing = noon }) ||
-		same(func(e *state.Entry) { e.Event.Deadline = noon }) || same(func(e *state.Entry) { e.Ending = state.Withdrawn }) {
+		same(func(e *state.Entry) { e.Event.Deadline = noon }) {
 		t.Error("what those who follow an event wait for is no news")
 	}
 }

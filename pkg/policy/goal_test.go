@@ -134,6 +134,14 @@ func TestDecide_Deadlines(t *testing.T) {
 			known: known(timeless(notice)), past: past(entry(timeless(notice), state.Seen)), want: "drain a by 2m0s hard; again at 2m0s",
 		},
 		{
+			name: "what comes back before it is undone has a time of its own", known: known(termination("a")), now: time.Hour,
+			past: past(entry(termination("a"), state.Undoing, missing(30*time.Minute))), want: "drain a by 1h15m0s hard; again at 1h15m0s",
+		},
+		{
+			name: "a spot notice of another boot, too", known: known(spot("a", 2*time.Minute)),
+			past: past(entry(spot("a", -time.Hour), state.Drained, before)), want: "drain a by 2m0s hard; again at 2m0s",
+		},
+		{
 			name: "the machine outlives it", rules: outlives, known: known(termination("a")), past: past(entry(termination("a"), state.Seen)),
 			want: "drain a by 15m0s soft; again at 15m0s",
 		},

@@ -362,7 +362,7 @@ func index(entries []state.Entry, id string) int {
 
 // SameNews reports whether two entries of one event agree in all that is reported to operators as news of the event.
 func SameNews(a, b state.Entry) bool {
-	return sameEvent(a.Event, b.Event) && a.Phase == b.Phase && a.Missing.Equal(b.Missing) && a.Ending == b.Ending
+	return sameEvent(a.Event, b.Event) && a.Phase == b.Phase && a.Missing.Equal(b.Missing)
 }
 
 // sameEvent reports whether two events are equal. Times are equal if they mean the same moment, whatever their zones.

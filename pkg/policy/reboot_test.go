@@ -87,6 +87,7 @@ func TestReboot_OnlyOfADrainedNode(t *testing.T) {
 		"drained in an earlier boot":         {past: drained(before), node: emptyNode},
 		"by the rules":                       {rules: with(event.ScheduledMaintenance, waits), past: drained(), node: emptyNode},
 		"with another event":                 {known: known(reboot, spot("s", time.Minute)), past: append(drained(), entry(spot("s", time.Minute), state.Drained)), node: emptyNode},
+		"with an event that is uncertain":    {failing: failing(noon), past: append(drained(), entry(termination("t"), state.Drained, before)), node: emptyNode},
 		"with a reboot that EC2 does itself": {known: known(reboot, inPlace), past: append(drained(), entry(inPlace, state.Drained)), node: emptyNode},
 	} {
 		if row.rules == nil {

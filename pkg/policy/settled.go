@@ -24,7 +24,7 @@ func (s Settings) Settled(sit Situation, ev event.Event) event.Outcome {
 		return ""
 	case s.plan(e).action != Drain: // The node is cordoned as the rule asks, or the time for that is over.
 		return event.NoDrain
-	case e.Phase == state.Cordoned && e.Released(): // Operators uncordoned the node before a drain began.
+	case (e.Phase == state.Seen || e.Phase == state.Cordoned) && e.Released(): // Operators uncordoned the node, and no drain is under way.
 		return event.LeftAlone
 	case e.Phase == state.Cordoning || e.Phase == state.Incomplete: // The rule asks for a drain, and its time is over.
 		return event.OutOfTime

@@ -38,6 +38,7 @@ func TestSettled_Outcomes(t *testing.T) {
 		{name: "it is to be cordoned, and the node cannot be for longer than its time", rules: cordons, now: 15 * time.Minute, past: past(entry(ev, state.Cordoning)), want: event.NoDrain},
 		{name: "it is to be cordoned too late, and has half a minute", rules: cordons, now: time.Hour, past: past(entry(ev, state.Seen)), want: ""},
 		{name: "its cordon was lifted", past: past(entry(ev, state.Cordoned, reopened)), want: event.LeftAlone},
+		{name: "its cordon was lifted, and rules that asked for less are the former ones again", past: past(entry(ev, state.Seen, reopened)), want: event.LeftAlone},
 		{name: "its cordon was lifted when it was drained", past: past(entry(ev, state.Drained, reopened)), want: event.Drained},
 		{name: "its cordon was lifted, and its time was too short", past: past(entry(ev, state.Incomplete, reopened)), want: event.OutOfTime},
 	} {
