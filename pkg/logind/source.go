@@ -183,27 +183,33 @@ func (s *Source) look(ctx context.Context, c *conn, m manager) {
 // the sink. Otherwise it delivers that nothing is announced, and takes the lock if that is not held. taken is true if it took the lock now.
 func (s *Source) updateHold(c *conn, h *hold, m manager) (taken bool, err error) {
 	s.mu.Lock()
-	isAnnounced, held := h.pending != nil, h.lock != nil
+	announced, held := h.pending, h.lock != nil
 	s.mu.Unlock()
 	switch {
 	case m.preparing[h.what]:
 		s.announce(h, available(h, m))
 		return false, nil
-	case isAnnounced && h.kind == event.Shutdown && (s.key.isAnswering() || c.goingDown()):
+	case announced != nil && h.kind == event.Shutdown && (s.key.isAnswering() || c.goingDown()):
 		return false, nil // The shutdown comes, although logind does not announce it, or has forgotten it in a restart.
 	}
-	var lock *os.File
-	if !held { // logind refuses if it has just announced a shutdown. The next look will find that.
-		lock, err = c.inhibit(h.what, "delay")
+	s.mu.Lock()
+	if h.pending == announced { // Stopping has announced nothing meanwhile.
+		h.pending = nil
+		s.sink.Snapshot(event.Snapshot{Kind: h.kind})
+	}
+	s.mu.Unlock()
+	if held {
+		return false, nil
+	}
+	// logind refuses if it has just announced a shutdown. The next look will find that.
+	lock, err := c.inhibit(h.what, "delay")
+	if err != nil {
+		return false, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if lock != nil {
-		h.lock = lock
-	}
-	h.pending = nil
-	s.sink.Snapshot(event.Snapshot{Kind: h.kind})
-	return lock != nil, err
+	h.lock = lock
+	return true, nil
 }
 
 // Release releases the delay lock for an announced event: logind then lets the event happen. Callers use it when the drain has ended. After a

@@ -61,32 +61,26 @@ func (k *Keys) Close() {
 	k.open = nil
 }
 
+// keyPower is the code of the power key, from include/uapi/linux/input-event-codes.h.
+const keyPower = 116
+
 // hasPowerKey reports whether a device has a power key, according to the kernel. A named pipe in /dev/input counts as such a device:
 // tests use one, since a container has no input devices. Only root can create a pipe in that directory.
+//
+// The kernel prints a bitmap of key codes, in hexadecimal words of 64 bits. The most significant word is the first, and leading words that are zero
+// are left out.
 func (k *Keys) hasPowerKey(device fs.DirEntry) bool {
 	if device.Type()&fs.ModeNamedPipe != 0 {
 		return true
 	}
-	bitmap, err := os.ReadFile(filepath.Join(k.Root, "/sys/class/input", device.Name(), "device/capabilities/key"))
-	if err != nil { // The entry is no input device, or the device was just removed.
-		return false
-	}
-	return hasKey(string(bitmap), keyPower)
-}
-
-// keyPower is the code of the power key, from include/uapi/linux/input-event-codes.h.
-const keyPower = 116
-
-// hasKey reports whether a bitmap of key codes, as the kernel prints it, has the bit of a key set. The kernel prints hexadecimal words of 64 bits,
-// the most significant word first, and leaves out leading words that are zero.
-func hasKey(bitmap string, code int) bool {
-	words := strings.Fields(bitmap)
-	i := len(words) - 1 - code/64
+	bitmap, _ := os.ReadFile(filepath.Join(k.Root, "/sys/class/input", device.Name(), "device/capabilities/key")) // An error means that it is no input device.
+	words := strings.Fields(string(bitmap))
+	i := len(words) - 1 - keyPower/64
 	if i < 0 { // The word was left out: it is zero.
 		return false
 	}
 	bits, _ := strconv.ParseUint(words[i], 16, 64) // The kernel prints only such words.
-	return bits>>(code%64)&1 == 1
+	return bits>>(keyPower%64)&1 == 1
 }
 
 // listen opens a device, unless it is open already. From then on, the kernel keeps the device's events for this process.
