@@ -73,7 +73,8 @@ func (k *Keys) hasPowerKey(device fs.DirEntry) bool {
 	if device.Type()&fs.ModeNamedPipe != 0 {
 		return true
 	}
-	bitmap, _ := os.ReadFile(filepath.Join(k.Root, "/sys/class/input", device.Name(), "device/capabilities/key")) // An error means that it is no input device.
+	// Without such a file, the entry is no input device, or the device was just removed.
+	bitmap, _ := os.ReadFile(filepath.Join(k.Root, "/sys/class/input", device.Name(), "device/capabilities/key"))
 	words := strings.Fields(string(bitmap))
 	i := len(words) - 1 - keyPower/64
 	if i < 0 { // The word was left out: it is zero.
