@@ -3,7 +3,7 @@
 // Config and Queue are plain data, and only cmd knows them: it passes to each package the few values that the package needs.
 //
 // A file consists of tables, such as [drain], and a table of keys. Each table has a type, and next to the type the method table, which describes
-// its keys once: name, field, allowed values and meaning (Setting). Decoding, validation, printing, docs/configuration.md and the shipped
+// its keys once: name, field, allowed values, default and meaning (Setting). Decoding, validation, printing, docs/configuration.md and the shipped
 // packaging/nth.toml all follow from that description. Newcomers begin with Config.tables, and with Load (load.go).
 //
 // A wrong setting is an error, never a guess. The error has one line for each fault in all the files, which names the file, the
@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"time"
 )
 
 //go:generate go test -run ^TestGenerated . -update
@@ -44,27 +43,21 @@ type Queue struct {
 }
 
 // Default returns the settings of an empty file of nth.
-func Default() Config {
-	c := Config{
-		Common: defaultCommon("nth"),
-		IMDS:   IMDS{Interval: 500 * time.Millisecond, WithdrawnAfter: 30 * time.Second},
-		Events: defaultEvents(),
-	}
-	c.Kubernetes.Heartbeat = 5 * time.Minute
-	return c
-}
+func Default() Config { return defaults[Config]() }
 
 // DefaultQueue returns the settings of an empty file of nth-queue.
-func DefaultQueue() Queue {
-	c := Queue{
-		Common: defaultCommon("nth-queue"),
-		Fleet: Fleet{
-			GroupLabel: "topology.kubernetes.io/zone",
-			Taints:     "none", CompleteLaunches: true,
-		},
-		Events: defaultQueueEvents(),
+func DefaultQueue() Queue { return defaults[Queue]() }
+
+// defaults returns the settings of an empty file of a program.
+func defaults[C any, P Pointer[C]]() C {
+	var c C
+	for _, t := range P(&c).tables() {
+		for _, s := range t.Settings {
+			if s.value.initial != nil {
+				s.value.set(s.value.initial)
+			}
+		}
 	}
-	c.Kubernetes.Condition = true
 	return c
 }
 

@@ -34,49 +34,10 @@ type QueueEvents struct {
 	StatusCheck    Plain
 }
 
-// defaultAnnounced returns the defaults of the tables that both programs have.
-func defaultAnnounced() Announced {
-	return Announced{
-		SpotInterruption:        Plain{Action: "drain"},
-		RebalanceRecommendation: RebalanceRecommendation{Action: "notify", CordonFor: time.Hour},
-		ScheduledMaintenance: ScheduledMaintenance{
-			Action: "drain", Lead: 10 * time.Minute, Window: day, Finish: "wait",
-			Codes: map[string]string{
-				"instance-stop":       "window",
-				"instance-retirement": "window",
-				"system-reboot":       "lead",
-				"instance-reboot":     "lead",
-				"system-maintenance":  "notify",
-				"other":               "notify",
-			},
-		},
-		ASGTermination: ASGTermination{Action: "drain", Budget: 15 * time.Minute, CompleteHook: true, OnIncomplete: "continue"},
-	}
-}
-
-// defaultEvents returns the defaults of nth's tables.
-func defaultEvents() Events {
-	return Events{
-		Announced:   defaultAnnounced(),
-		Shutdown:    Shutdown{Action: "drain", PowerKey: "nth"},
-		Hibernation: Plain{Action: "drain"},
-	}
-}
-
-// defaultQueueEvents returns the defaults of nth-queue's tables.
-func defaultQueueEvents() QueueEvents {
-	return QueueEvents{
-		Announced:      defaultAnnounced(),
-		ReservationEnd: Plain{Action: "drain"},
-		StateChange:    Plain{Action: "drain"},
-		StatusCheck:    Plain{Action: "notify"},
-	}
-}
-
 // tables describes the tables of p for the kinds that both programs handle, with their fields in c.
 func (c *Announced) tables(p program) []Table {
 	return []Table{
-		c.SpotInterruption.table(event.SpotInterruption, "EC2 reclaims a spot instance, with about two minutes' notice. One that will only be hibernated is cordoned at most."),
+		c.SpotInterruption.table(event.SpotInterruption, "drain", "EC2 reclaims a spot instance, with about two minutes' notice. One that will only be hibernated is cordoned at most."),
 		c.RebalanceRecommendation.table(p), c.ScheduledMaintenance.table(p), c.ASGTermination.table(p),
 	}
 }
@@ -84,15 +45,15 @@ func (c *Announced) tables(p program) []Table {
 // tables describes nth's tables for all kinds of events, with their fields in c.
 func (c *Events) tables() []Table {
 	return append(c.Announced.tables(host), c.Shutdown.table(),
-		c.Hibernation.table(event.Hibernation, "The machine is put to sleep, as EC2's hibernation does. The node is uncordoned when it wakes."))
+		c.Hibernation.table(event.Hibernation, "drain", "The machine is put to sleep, as EC2's hibernation does. The node is uncordoned when it wakes."))
 }
 
 // tables describes nth-queue's tables for all kinds of events, with their fields in c.
 func (c *QueueEvents) tables() []Table {
 	return append(c.Announced.tables(queue),
-		c.ReservationEnd.table(event.ReservationEnd, "The instance's Capacity Block or interruptible Capacity Reservation ends. Where the message names no time, the drain has ten minutes."),
-		c.StateChange.table(event.StateChange, "The instance stops or terminates, for any reason. The drain has five minutes, and the machine about three."),
-		c.StatusCheck.table(event.StatusCheck, "EC2's status check of the instance or of its system has failed for five minutes. The action is undone once it has passed for a quarter of an hour. A drain may take as long, and deletes no pod: the machine may recover."),
+		c.ReservationEnd.table(event.ReservationEnd, "drain", "The instance's Capacity Block or interruptible Capacity Reservation ends. Where the message names no time, the drain has ten minutes."),
+		c.StateChange.table(event.StateChange, "drain", "The instance stops or terminates, for any reason. The drain has five minutes, and the machine about three."),
+		c.StatusCheck.table(event.StatusCheck, "notify", "EC2's status check of the instance or of its system has failed for five minutes. The action is undone once it has passed for a quarter of an hour. A drain may take as long, and deletes no pod: the machine may recover."),
 	)
 }
 
@@ -104,6 +65,11 @@ var (
 	actions = []string{"ignore", "notify", "cordon", "drain"}
 	codes   = []string{"instance-stop", "instance-retirement", "system-reboot", "instance-reboot", "system-maintenance", "other"}
 	whens   = []string{"now", "lead", "window", "notify", "ignore"}
+	// initialCodes is the default of codes.
+	initialCodes = map[string]any{
+		"instance-stop": "window", "instance-retirement": "window", "system-reboot": "lead", "instance-reboot": "lead",
+		"system-maintenance": "notify", "other": "notify",
+	}
 	// finishes are the values of finish, by program.
 	finishes = map[program][]string{host: {"wait", "reboot"}, queue: {"wait", "reboot", "stop-start", "replace"}}
 )
@@ -119,9 +85,9 @@ func isCode(code, when string) bool {
 	return slices.Contains(codes, code) && slices.Contains(whens, when)
 }
 
-// actionSetting is the setting that every kind of event has.
-func actionSetting(at *string) Setting {
-	return Setting{"action", choice(at, actions...), "Do nothing, only report it, cordon, or cordon and drain."}
+// actionSetting is the setting that every kind of event has, with the default initial.
+func actionSetting(at *string, initial string) Setting {
+	return Setting{"action", choice(at, actions...).initially(initial), "Do nothing, only report it, cordon, or cordon and drain."}
 }
 
 // RebalanceRecommendation is the table [events.rebalance-recommendation].
@@ -133,8 +99,8 @@ type RebalanceRecommendation struct {
 // table describes the table [events.rebalance-recommendation]. Each Setting reads and shows a field of c.
 func (c *RebalanceRecommendation) table(p program) Table {
 	return p.table(tableOf(event.RebalanceRecommendation), "A spot instance is at elevated risk of interruption.",
-		actionSetting(&c.Action),
-		Setting{"cordon_for", duration(&c.CordonFor, 0, 30*day),
+		actionSetting(&c.Action, "notify"),
+		Setting{"cordon_for", duration(&c.CordonFor, 0, 30*day).initially("1h"),
 			p.either("How long a cordon lasts if no drain follows; `0s` is until the recommendation is withdrawn.",
 				"How long a cordon lasts if no drain follows; `0s` is for ever.")},
 	)
@@ -155,19 +121,19 @@ type ScheduledMaintenance struct {
 // table describes the table [events.scheduled-maintenance]. Each Setting reads and shows a field of c.
 func (c *ScheduledMaintenance) table(p program) Table {
 	return p.table(tableOf(event.ScheduledMaintenance), "EC2 has planned a reboot, stop, retirement or maintenance.",
-		actionSetting(&c.Action),
-		Setting{"lead", duration(&c.Lead, 0, 30*day),
+		actionSetting(&c.Action, "drain"),
+		Setting{"lead", duration(&c.Lead, 0, 30*day).initially("10m"),
 			"How long before the maintenance (`NotBefore`) the action begins at the latest, for codes that say `lead` or `window`. The instances of a fleet begin over 20 minutes, each at a moment that follows from its instance ID."},
-		Setting{"window", duration(&c.Window, 0, 30*day),
+		Setting{"window", duration(&c.Window, 0, 30*day).initially("24h"),
 			"How long before the maintenance the action begins at the earliest, for codes that say `window`; at least `lead` and 20 minutes."},
 		Setting{"hours", list(&c.Hours, isHours, `a list of days, times and a time zone, such as ["Sat-Sun 02:00-05:00 Europe/Berlin"]`),
 			"Hours in which the action begins, for codes that say `lead` or `window`. See docs/events.md. Empty is at any time."},
-		Setting{"finish", choice(&c.Finish, finishes[p]...),
+		Setting{"finish", choice(&c.Finish, finishes[p]...).initially("wait"),
 			p.either("What follows the drain for a `system-reboot`: `wait` for EC2, or `reboot` the machine, once, so that EC2 need not do it.",
 				"What follows the drain: `wait` for EC2, or `reboot`, `stop-start` or `replace` the instance. See docs/events.md.")},
 		Setting{"hard_deadline", boolean(&c.HardDeadline),
 			"Delete pods that resist eviction in time for the maintenance. Otherwise their disruption budgets are respected to the end."},
-		Setting{"codes", pairs(&c.Codes, isCode, "a table of "+quoteAll(codes)+", each one of "+quoteAll(whens)),
+		Setting{"codes", pairs(&c.Codes, isCode, "a table of "+quoteAll(codes)+", each one of "+quoteAll(whens)).initially(initialCodes),
 			"When the action is taken for each event code: at once (`now`), `lead` before the maintenance, near its date (`window`), or not, with (`notify`) or without (`ignore`) a report. `other` is every other code."},
 	)
 }
@@ -185,15 +151,15 @@ type ASGTermination struct {
 func (c *ASGTermination) table(p program) Table {
 	return p.table(tableOf(event.ASGTermination), p.either("The Auto Scaling group has chosen the instance for termination.",
 		"The Auto Scaling group terminates the instance, and waits at a lifecycle hook."),
-		actionSetting(&c.Action),
-		Setting{"budget", duration(&c.Budget, time.Second, 2*day),
+		actionSetting(&c.Action, "drain"),
+		Setting{"budget", duration(&c.Budget, time.Second, 2*day).initially("15m"),
 			p.either("How long the drain may take. Heartbeats hold the machine that long; if nth may not send them, keep this within the timeout of the group's lifecycle hook.",
 				"How long the drain may take, once its turn has come. Heartbeats hold the machine that long.")},
-		Setting{"complete_hook", boolean(&c.CompleteHook),
+		Setting{"complete_hook", boolean(&c.CompleteHook).initially(true),
 			p.either("Hold the machine by heartbeats during a drain, and complete the group's lifecycle hook at its end. It needs a policy: see docs/lifecycle.md.",
 				"Hold the machine by heartbeats during a drain, and complete the group's lifecycle hook at its end.")},
 		hooksSetting("hooks", &c.Hooks, p.either("the group's only one, unless it notifies somebody or is that of an EKS managed node group.", queuesHooks)),
-		Setting{"on_incomplete", choice(&c.OnIncomplete, "continue", "abandon"),
+		Setting{"on_incomplete", choice(&c.OnIncomplete, "continue", "abandon").initially("continue"),
 			"How hooks are completed when time is over and pods are left: `abandon` keeps the machine, running, where the group's policy says `TerminateHookAbandon=retain`. No pod is deleted for the end of the `budget` then."},
 	)
 }
@@ -216,8 +182,8 @@ type Shutdown struct {
 // table describes the table [events.shutdown]. Each Setting reads and shows a field of c.
 func (c *Shutdown) table() Table {
 	return Table{tableOf(event.Shutdown), "The operating system goes down, for any reason.", []Setting{
-		actionSetting(&c.Action),
-		{"power_key", choice(&c.PowerKey, "nth", "logind"),
+		actionSetting(&c.Action, "drain"),
+		{"power_key", choice(&c.PowerKey, "nth", "logind").initially("nth"),
 			"Who answers the power button, which is how EC2 stops a machine. `nth`: if `action` is `drain`, nth drains the node, and then has logind power off. `logind` announces a shutdown to nth and the kubelet at once. See docs/shutdown.md."},
 	}}
 }
@@ -228,6 +194,6 @@ type Plain struct {
 }
 
 // table describes the table for a kind of event, whose meaning is doc. Each Setting reads and shows a field of c.
-func (c *Plain) table(kind event.Kind, doc string) Table {
-	return Table{tableOf(kind), doc, []Setting{actionSetting(&c.Action)}}
+func (c *Plain) table(kind event.Kind, initial, doc string) Table {
+	return Table{tableOf(kind), doc, []Setting{actionSetting(&c.Action, initial)}}
 }

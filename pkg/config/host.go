@@ -18,9 +18,9 @@ func (c *IMDS) table() Table {
 	return Table{"imds", "The instance metadata service, which announces what EC2 is going to do.", []Setting{
 		{"endpoint", optionalEndpoint(&c.Endpoint),
 			"Another address, for rehearsals. Empty is 169.254.169.254, or [fd00:ec2::254] with `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE=IPv6` in the environment."},
-		{"interval", duration(&c.Interval, 50*time.Millisecond, 30*time.Second),
+		{"interval", duration(&c.Interval, 50*time.Millisecond, 30*time.Second).initially("500ms"),
 			"How often to look for a spot interruption. The lifecycle state is read a quarter as often, the rebalance recommendation a tenth, maintenance a sixtieth."},
-		{"withdrawn_after", duration(&c.WithdrawnAfter, 0, day),
+		{"withdrawn_after", duration(&c.WithdrawnAfter, 0, day).initially("30s"),
 			"How long an announcement must be missing, while the metadata service answers, before it counts as withdrawn. Maintenance must be missing 120 times as long."},
 	}}
 }

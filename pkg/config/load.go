@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -34,12 +33,12 @@ func Load[C any, P Pointer[C]](file string, named bool, defaults C) (Loaded[C], 
 	d := decoder{known: knownOf(P(&l.Config).tables())}
 	for _, file := range l.Files {
 		d.file = file
-		text, err := readFile(file)
+		text, err := os.ReadFile(file)
 		if err != nil {
 			d.fatal = append(d.fatal, fileFault(file, err))
 			continue
 		}
-		d.decode(text)
+		d.decode(string(text))
 	}
 	if len(d.fatal) > 0 {
 		return Loaded[C]{}, d.err() // Half-read settings must not be used.
@@ -53,7 +52,7 @@ func Load[C any, P Pointer[C]](file string, named bool, defaults C) (Loaded[C], 
 // find sets l.Files to file and its drop-ins, and l.Ignored. It leaves out file if that does not exist and was not named. The error is that the
 // drop-in directory cannot be read.
 func (l *Loaded[C]) find(file string, named bool) error {
-	if _, err := os.Stat(file); named || !errors.Is(err, fs.ErrNotExist) { // readFile reports any other error.
+	if _, err := os.Stat(file); named || !errors.Is(err, fs.ErrNotExist) { // ReadFile reports any other error.
 		l.Files = append(l.Files, file)
 	}
 	dropins, err := os.ReadDir(file + ".d")
@@ -71,27 +70,6 @@ func (l *Loaded[C]) find(file string, named bool) error {
 		}
 	}
 	return nil
-}
-
-// maxSize is the largest size of a file, in bytes.
-const maxSize = 1 << 20
-
-// readFile reads the text of a file. Of a file that is too large, it reads one byte more than maxSize, and decode refuses that.
-func readFile(name string) (string, error) {
-	info, err := os.Stat(name)
-	if err != nil {
-		return "", err
-	}
-	if info.Mode().Type()&fs.ModeNamedPipe != 0 { // Opening a pipe would wait for a writer.
-		return "", errors.New("must be a file, not a pipe")
-	}
-	file, err := os.Open(name)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = file.Close() }() // Nothing was written.
-	text, err := io.ReadAll(io.LimitReader(file, maxSize+1))
-	return string(text), err
 }
 
 // Decode reads the text of one file into cfg. The fields of keys that the text lacks, and of faulty keys, keep their values. The error has one line
@@ -155,10 +133,6 @@ func byLine(a, b fault) int { return cmp.Or(cmp.Compare(a.file, b.file), cmp.Com
 
 // decode decodes the text of d.file. It adds what is wrong to d.fatal and d.warnings.
 func (d *decoder) decode(text string) {
-	if len(text) > maxSize {
-		d.fatal = append(d.fatal, fault{file: d.file, text: fmt.Sprintf("the file must have at most %d MiB", maxSize>>20)})
-		return
-	}
 	var tree map[string]toml.Primitive
 	meta, err := toml.Decode(text, &tree)
 	if err != nil { // The fault lacks the parser's text, which quotes the file, and so perhaps a secret.

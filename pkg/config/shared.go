@@ -12,7 +12,7 @@ import (
 // Common has the settings that both programs have.
 type Common struct {
 	DryRun bool
-	// StateDirectory survives reboots, and RuntimeDirectory does not. No file sets them: systemd names them in the environment.
+	// StateDirectory survives reboots, and RuntimeDirectory does not. No file sets them: systemd names them in the environment. They have no default.
 	StateDirectory   string
 	RuntimeDirectory string
 	Log              Log
@@ -20,17 +20,6 @@ type Common struct {
 	Drain            Drain
 	Webhook          Webhook
 	Metrics          Metrics
-}
-
-// defaultCommon returns the defaults for a program: "nth" or "nth-queue".
-func defaultCommon(name string) Common {
-	return Common{
-		StateDirectory: "/var/lib/" + name,
-		Log:            Log{Level: "info", Format: "auto"},
-		Kubernetes:     Kubernetes{Events: true},
-		Drain:          Drain{Margin: 2 * time.Second},
-		Webhook:        Webhook{At: phases},
-	}
 }
 
 // Base returns c: it implements Pointer for the types that embed Common.
@@ -54,9 +43,9 @@ type Log struct {
 // table describes the table [log]. Each Setting reads and shows a field of c.
 func (c *Log) table() Table {
 	return Table{"log", "Logging.", []Setting{
-		{"level", choice(&c.Level, "debug", "info", "warning", "error"),
+		{"level", choice(&c.Level, "debug", "info", "warning", "error").initially("info"),
 			"The lowest level that is logged."},
-		{"format", choice(&c.Format, "auto", "text", "json", "prefix"),
+		{"format", choice(&c.Format, "auto", "text", "json", "prefix").initially("auto"),
 			"`auto` writes to the systemd journal, with fields, where standard error leads there, and is `text` elsewhere. The others write to standard error, or in a host container of Bottlerocket to standard output; `prefix` has a priority such as `<6>` before each line. A host container has `prefix` by default."},
 	}}
 }
@@ -77,13 +66,13 @@ func (c *Kubernetes) table(p program) Table {
 		Setting{"kubeconfig", optionalFile(&c.Kubeconfig),
 			p.either("The kubelet's kubeconfig. Empty is the first that exists of `/var/lib/kubelet/kubeconfig`, `/etc/kubernetes/kubelet/kubeconfig` and `/etc/kubernetes/kubelet.conf`.",
 				"The kubeconfig of an identity with the rights in docs/queue.md. Empty is the service's credential `kubeconfig`, which the unit loads from `/etc/nth/nth-queue.kubeconfig`, or else the service account of the pod.")},
-		p.only(host, Setting{"heartbeat", duration(&c.Heartbeat, 0, day),
+		p.only(host, Setting{"heartbeat", duration(&c.Heartbeat, 0, day).initially("5m"),
 			"How often the condition `InterruptionPending` is renewed, give or take a tenth: its `lastHeartbeatTime` shows which nodes have a live nth. With `0s` it is set only when something is announced, and not renewed."}),
-		p.only(queue, Setting{"condition", boolean(&c.Condition),
+		p.only(queue, Setting{"condition", boolean(&c.Condition).initially(true),
 			"Maintain the Node's condition `InterruptionPending`."}),
 		Setting{"labels", boolean(&c.Labels),
 			"Keep the labels `nth-project.github.io/interruption` and `…/maintenance-not-before` with the condition."},
-		Setting{"events", boolean(&c.Events),
+		Setting{"events", boolean(&c.Events).initially(true),
 			p.either("Write Events about the Node, and about pods that are evicted or deleted.",
 				"Write Events about the Node, and about pods that are deleted.")},
 	)
@@ -93,7 +82,7 @@ func (c *Kubernetes) table(p program) Table {
 type Drain struct {
 	ScriptsWait         time.Duration // nth only; 0 is none
 	Margin              time.Duration
-	PodGracePeriod      *time.Duration // nil is that of each pod
+	PodGracePeriod      time.Duration // 0 is that of each pod
 	ProtectEmptyDir     bool
 	ProtectUnmanaged    bool
 	RespectDoNotDisrupt bool
@@ -105,10 +94,10 @@ func (c *Drain) table(p program) Table {
 	return p.table("drain", "How nodes are drained, whatever the event.",
 		p.only(host, Setting{"scripts_wait", duration(&c.ScriptsWait, 0, time.Hour),
 			"The longest wait, after the cordon, for the units that `nth-before-drain.target` wants; at most a quarter of the time before a hard deadline. With `0s` the target is not started."}),
-		Setting{"margin", duration(&c.Margin, 0, 10*time.Minute),
+		Setting{"margin", duration(&c.Margin, 0, 10*time.Minute).initially("2s"),
 			"How long before a hard deadline every pod should be gone. A pod that resists eviction is deleted when only its grace period and this margin are left."},
-		Setting{"pod_grace_period", optionalDuration(&c.PodGracePeriod, 0, day),
-			"The grace period given to every pod. Empty is each pod's own."},
+		Setting{"pod_grace_period", duration(&c.PodGracePeriod, 0, day),
+			"The grace period given to every pod; `0s` is each pod's own."},
 		Setting{"protect_empty_dir", boolean(&c.ProtectEmptyDir),
 			"Do not evict pods with `emptyDir` volumes."},
 		Setting{"protect_unmanaged", boolean(&c.ProtectUnmanaged),
@@ -136,6 +125,8 @@ func (c *Webhook) IsTemplateFile() bool { return filepath.IsAbs(c.Template) }
 // phases are the phases of an event at which a notice can be posted; see docs/notices.md.
 var phases = []string{"announced", "ended", "over"}
 
+func isPhase(s string) bool { return slices.Contains(phases, s) }
+
 // table describes the table [webhook]. Each Setting reads and shows a field of c.
 func (c *Webhook) table() Table {
 	return Table{"webhook", "Where notices are posted to. docs/notices.md says when, and what a template can use.", []Setting{
@@ -149,7 +140,7 @@ func (c *Webhook) table() Table {
 			"The proxy to use, such as `http://proxy.example:3128`; never printed. Those in the environment are ignored."},
 		{"cluster", anyText(&c.Cluster),
 			"The cluster's name in notices. Empty is the Node's label `alpha.eksctl.io/cluster-name`."},
-		{"at", list(&c.At, func(s string) bool { return slices.Contains(phases, s) }, "a list of any of "+quoteAll(phases)),
+		{"at", list(&c.At, isPhase, "a list of any of "+quoteAll(phases)).initially([]any{"announced", "ended", "over"}),
 			"When to post: an event is announced; the work for it has ended, well or not; it is over and undone."},
 	}}
 }

@@ -19,6 +19,7 @@ type value struct {
 	set     func(got any) bool // stores what the TOML decoder has found in the field; returns false, and stores nothing, if it is not allowed
 	show    func() string      // returns the field in TOML, on one line
 	secret  bool               // The field is never printed.
+	initial any                // the default, as the TOML decoder would find it; nil is the zero value of the field
 }
 
 // field returns a value. read converts what the TOML decoder has found, and returns false if that is not allowed. write returns the field in TOML.
@@ -31,6 +32,12 @@ func field[T any](at *T, allowed string, read func(got any) (T, bool), write fun
 		return ok
 	}
 	return value{allowed: allowed, set: set, show: func() string { return write(*at) }}
+}
+
+// initially gives a value a default, as the TOML decoder would find it.
+func (v value) initially(got any) value {
+	v.initial = got
+	return v
 }
 
 // hidden makes a value a secret.
@@ -133,39 +140,12 @@ func pairs(at *map[string]string, good func(name, text string) bool, want string
 
 // duration is a time.Duration from low to high, in Go's notation.
 func duration(at *time.Duration, low, high time.Duration) value {
-	return field(at, durationWords(low, high), readDuration(low, high), quoteDuration)
-}
-
-// optionalDuration is a duration, or an empty text, which is stored as nil.
-func optionalDuration(at **time.Duration, low, high time.Duration) value {
-	read := func(got any) (*time.Duration, bool) {
-		if got == "" {
-			return nil, true
-		}
-		d, ok := readDuration(low, high)(got)
-		return &d, ok
-	}
-	show := func(d *time.Duration) string {
-		if d == nil {
-			return `""`
-		}
-		return quoteDuration(*d)
-	}
-	return field(at, durationWords(low, high)+`, or ""`, read, show)
-}
-
-// durationWords says which durations are allowed; it completes "must be ...".
-func durationWords(low, high time.Duration) string {
-	return "a duration from " + quoteDuration(low) + " to " + quoteDuration(high)
-}
-
-// readDuration returns the function read for field: it returns false if got is no duration from low to high.
-func readDuration(low, high time.Duration) func(got any) (time.Duration, bool) {
-	return func(got any) (time.Duration, bool) {
+	read := func(got any) (time.Duration, bool) {
 		s, ok := got.(string)
 		d, err := time.ParseDuration(s)
 		return d, ok && err == nil && d >= low && d <= high
 	}
+	return field(at, "a duration from "+quoteDuration(low)+" to "+quoteDuration(high), read, quoteDuration)
 }
 
 // quoteDuration writes a duration without the units that are zero: "10m", not "10m0s".

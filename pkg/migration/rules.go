@@ -177,11 +177,14 @@ func number(_ Settings, value string) (string, error) {
 }
 
 // podGrace is the conversion of the grace period of pods, in seconds. A negative value sets nothing: it means each pod's own grace period, which
-// is nth's default.
+// is nth's default. Zero becomes a second, which is the shortest that a kubelet gives.
 func podGrace(s Settings, value string) (string, error) {
 	seconds, err := number(s, value)
 	if err != nil || strings.HasPrefix(seconds, "-") {
 		return "", err
+	}
+	if seconds == "0" {
+		seconds = "1"
 	}
 	return quote(seconds + "s"), nil
 }

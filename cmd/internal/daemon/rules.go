@@ -89,7 +89,10 @@ func DrainOptions(c config.Drain) drain.Options {
 		LoadBalancerWait:         c.LoadBalancerWait,
 		VolumeWait:               volumeWait,
 	}
-	o.Margin, o.GracePeriod, o.RespectDoNotDisrupt = c.Margin, c.PodGracePeriod, c.RespectDoNotDisrupt
+	if c.PodGracePeriod > 0 {
+		o.GracePeriod = &c.PodGracePeriod
+	}
+	o.Margin, o.RespectDoNotDisrupt = c.Margin, c.RespectDoNotDisrupt
 	o.ProtectEmptyDir, o.ProtectUnmanaged = c.ProtectEmptyDir, c.ProtectUnmanaged
 	return o
 }

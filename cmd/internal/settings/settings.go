@@ -58,7 +58,7 @@ func (p Program[C, P]) LoadToRun(path string) (config.Loaded[C], error) {
 
 // StateDirectory returns the directory in which the daemon keeps its record, unless it is a dry run.
 func (p Program[C, P]) StateDirectory() string {
-	return directoryFrom("STATE_DIRECTORY", P(&p.Defaults).Base().StateDirectory)
+	return directoryFrom("STATE_DIRECTORY", cmp.Or(P(&p.Defaults).Base().StateDirectory, "/var/lib/"+p.Name))
 }
 
 // RuntimeDirectory returns the directory in which the daemon of that name keeps its status.
