@@ -38,11 +38,11 @@ func TestSettings_TheKubeconfigIsTheCredentialUnlessOneIsNamed(t *testing.T) {
 func TestImport_QueueMode(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "old")
 	for settings, want := range map[string]string{
-		"ENABLE_SQS_TERMINATION_DRAINING=true\nQUEUE_URL=https://sqs.eu-west-1.amazonaws.com/123456789012/nth\n": "",
-		"ENABLE_SQS_TERMINATION_DRAINING=true\nQUEUE_URL=somewhere\n":                                            `: queue.url = "somewhere": must be`,
-		"ENABLE_SPOT_INTERRUPTION_DRAINING=true\n":                                                               `"nth config import"`,
+		"{name: ENABLE_SQS_TERMINATION_DRAINING, value: true}, {name: QUEUE_URL, value: 'https://sqs.eu-west-1.amazonaws.com/123456789012/nth'}": "",
+		"{name: ENABLE_SQS_TERMINATION_DRAINING, value: true}, {name: QUEUE_URL, value: somewhere}":                                              `: queue.url = "somewhere": must be`,
+		"{name: ENABLE_SPOT_INTERRUPTION_DRAINING, value: true}":                                                                                 `"nth config import"`,
 	} {
-		if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte("spec: {containers: [{env: ["+settings+"]}]}"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		var stdout, stderr bytes.Buffer

@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"encoding/base64"
+	"fmt"
 	"os"
 	"reflect"
 	"strings"
@@ -55,7 +56,9 @@ func TestImport_ValidatesBeforeItPrints(t *testing.T) {
 		"ENABLE_SQS_TERMINATION_DRAINING=true":    `"nth-queue config import"`,
 		"WEBHOOK_PROXY=http://me:hunter2@proxy":   "a URL without a password",
 	} {
-		status, stdout, stderr := call(t, "config import "+file(t, settings))
+		name, value, _ := strings.Cut(settings, "=")
+		manifest := fmt.Sprintf("spec: {containers: [{env: [{name: %s, value: %q}]}]}", name, value)
+		status, stdout, stderr := call(t, "config import "+file(t, manifest))
 		switch {
 		case want == "":
 			if status != 0 || stderr != "" || !strings.Contains(stdout, `action = "ignore"`) {

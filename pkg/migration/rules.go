@@ -21,7 +21,7 @@ type rule struct {
 // "SETTING must be ...". s has the other settings.
 type conversion func(s Settings, value string) (string, error)
 
-// webhookURL is converted even if the value is not in the input: nth reads the address from a file of its own.
+// webhookURL is converted even if the value is not in the manifest: nth reads the address from a file of its own.
 const webhookURL = "WEBHOOK_URL"
 
 // The keys of the actions for kinds of events.
@@ -207,10 +207,10 @@ func headers(_ Settings, value string) (string, error) {
 	return `"/etc/nth/webhook-headers"`, nil
 }
 
-// managedTag returns, in TOML, the tag of the instances that the handler handles. It returns "" if the tag is not in the input: the handler's
+// managedTag returns, in TOML, the tag of the instances that the handler handles. It returns "" if the tag is not in the manifest: the handler's
 // default would be another tag.
 func managedTag(s Settings) string {
-	if s.given["MANAGED_TAG"].elsewhere || s.given["MANAGED_ASG_TAG"].elsewhere {
+	if s["MANAGED_TAG"].elsewhere || s["MANAGED_ASG_TAG"].elsewhere {
 		return ""
 	}
 	return quote(cmp.Or(s.text("MANAGED_TAG"), s.text("MANAGED_ASG_TAG"), "aws-node-termination-handler/managed"))

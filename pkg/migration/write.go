@@ -17,7 +17,7 @@ import (
 // secret.
 func (s Settings) For(queue bool) (string, error) {
 	const mode = "ENABLE_SQS_TERMINATION_DRAINING" // It is true in the handler's queue mode, which nth-queue replaces.
-	mayBeQueueMode := s.is(mode) || s.given[mode].elsewhere
+	mayBeQueueMode := s.is(mode) || s[mode].elsewhere
 	name := "nth"
 	switch {
 	case queue && !mayBeQueueMode:
@@ -27,7 +27,7 @@ func (s Settings) For(queue bool) (string, error) {
 	case queue:
 		name = "nth-queue"
 		// In queue mode, the handler behaves as if these were set.
-		s.given = maps.Clone(s.given)
+		s = maps.Clone(s)
 		s.assume("ENABLE_REBALANCE_DRAINING", "true")
 		s.assume("CHECK_TAG_BEFORE_DRAINING", cmp.Or(s.text("CHECK_ASG_TAG_BEFORE_DRAINING"), "true"))
 	}
@@ -54,14 +54,14 @@ func (s Settings) convert(b *strings.Builder, rules []rule) (unconverted []strin
 	ruled := map[string]bool{}   // the settings that have a rule
 	for _, r := range rules {
 		ruled[r.env] = true
-		given := s.given[r.env]
+		given := s[r.env]
 		switch {
 		case given == value{}: // The setting is not set, or empty.
 			continue
 		case r.to == nil: // The conversion of another setting uses it.
 			continue
 		case given.elsewhere && r.env != webhookURL: // nth reads the webhook's URL from a file, so its value is not needed.
-			unconverted = append(unconverted, r.env+": its value is not in the file: look it up where it refers to, and set it by hand")
+			unconverted = append(unconverted, r.env+": its value is not in the manifest: look it up where it refers to, and set it by hand")
 			continue
 		}
 		toml, err := r.to(s, given.text)
@@ -82,7 +82,7 @@ func (s Settings) convert(b *strings.Builder, rules []rule) (unconverted []strin
 		}
 		fmt.Fprintf(b, "\n%s\n%s", strings.TrimSpace("# From "+r.env+". "+r.why), lines)
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.given)) {
+	for _, name := range slices.Sorted(maps.Keys(s)) {
 		if !ruled[name] {
 			unconverted = append(unconverted, name)
 		}
@@ -90,10 +90,10 @@ func (s Settings) convert(b *strings.Builder, rules []rule) (unconverted []strin
 	return unconverted, errors.Join(faults...)
 }
 
-// assume sets a setting, unless the input sets it.
+// assume sets a setting, unless the manifest sets it.
 func (s Settings) assume(env, text string) {
-	if s.given[env] == (value{}) {
-		s.given[env] = value{text: text}
+	if s[env] == (value{}) {
+		s[env] = value{text: text}
 	}
 }
 

@@ -332,14 +332,15 @@ var words = regexp.MustCompile(`([a-z])([A-Z])|([A-Z])([A-Z][a-z])`)
 // start starts nth or nth-queue with the settings that it makes of the chart's values.
 func (s *scene) start(t *testing.T) {
 	t.Helper()
-	var environment strings.Builder // as the chart's templates make it of the values
+	var manifest strings.Builder // as the chart's templates make it of the values
+	manifest.WriteString("spec:\n  containers:\n  - env:\n")
 	for key, value := range s.values {
 		if !strings.ContainsAny(key, ".[") {
-			fmt.Fprintf(&environment, "%s=%s\n", strings.ToUpper(words.ReplaceAllString(key, "${1}${3}_${2}${4}")), value)
+			fmt.Fprintf(&manifest, "    - {name: %s, value: %q}\n", strings.ToUpper(words.ReplaceAllString(key, "${1}${3}_${2}${4}")), value)
 		}
 	}
 	if s.secret != "" {
-		environment.WriteString("WEBHOOK_URL=in a Secret\n")
+		manifest.WriteString("    - {name: WEBHOOK_URL, valueFrom: {secretKeyRef: {}}}\n")
 	}
 	binary := daemon.Binary
 	if s.region != nil {
@@ -350,10 +351,10 @@ func (s *scene) start(t *testing.T) {
 		t.Fatal(err)
 	}
 	importing := exec.CommandContext(t.Context(), program, "config", "import", "-")
-	importing.Stdin, importing.Stderr = strings.NewReader(environment.String()), os.Stderr
+	importing.Stdin, importing.Stderr = strings.NewReader(manifest.String()), os.Stderr
 	imported, err := importing.Output()
 	if err != nil {
-		t.Fatalf("importing the settings: %v\n%s", err, environment.String())
+		t.Fatalf("importing the settings: %v\n%s", err, manifest.String())
 	}
 	url := filepath.Join(t.TempDir(), "url")
 	if err := os.WriteFile(url, []byte(s.secret+s.values["webhookURL"]), 0o600); err != nil {

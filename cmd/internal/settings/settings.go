@@ -177,7 +177,7 @@ func (p Program[C, P]) importCommand(queue bool) *cobra.Command {
 	return &cobra.Command{
 		Use: "import FILE", Short: "convert the settings of aws-node-termination-handler", Args: cobra.ExactArgs(1),
 		Long: `Converts the settings of aws-node-termination-handler and prints them. FILE has its manifest
-("kubectl get daemonset -o yaml"), or its environment ("NAME=value" lines); "-" is standard input.
+("kubectl get daemonset -o yaml"); "-" is standard input.
 Comments name each setting that is not converted, and each file to make for a secret. The result is
 validated before it is printed: status 78 and one line for each fault.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -195,17 +195,16 @@ validated before it is printed: status 78 and one line for each fault.`,
 	}
 }
 
-// convert returns a file's settings as a configuration file of nth, or nth-queue if queue is true. The name "-" is standard input.
+// convert returns the settings in a manifest as a configuration file of nth, or nth-queue if queue is true. The name "-" is standard input.
 func convert(name string, queue bool) (string, error) {
-	file := os.Stdin
-	if name != "-" {
-		var err error
-		if file, err = os.Open(name); err != nil {
-			return "", err
-		}
-		defer func() { _ = file.Close() }() // It was only read.
+	if name == "-" {
+		name = "/dev/stdin"
 	}
-	found, err := migration.Read(file)
+	manifest, err := os.ReadFile(name)
+	if err != nil {
+		return "", err
+	}
+	found, err := migration.Read(manifest)
 	if err != nil {
 		return "", err
 	}
