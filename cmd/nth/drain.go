@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nth-project/nth/cmd/internal/checks"
-	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/drain"
@@ -25,13 +24,10 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// manualDeadline is the default of --deadline.
-const manualDeadline = 10 * time.Minute
-
 // drainCommand returns "nth drain".
 func (h hostInfo) drainCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "drain", Short: "drain this node now, or undo that", Args: cobra.NoArgs,
+		Use: "drain", Short: "drain this node now, or undo that",
 		Long: `Asks the service to cordon and drain this node, for operators and for what patches machines, and waits until
 that is done. It respects disruption budgets to the end, and deletes no pod. The node stays cordoned, also over
 reboots, until --undo. The exit status is 0 if the node is drained, and 1 if not: its time was over, somebody
@@ -41,28 +37,28 @@ uncordoned the node or opted it out, or the service does not run. It needs root'
 	undo := cmd.Flags().Bool("undo", false, `end what "nth drain" has asked for, and wait until the node is uncordoned, unless others need it cordoned`)
 	dryRun := cmd.Flags().Bool("dry-run", false, "show the pods that would have to go, and change nothing")
 	cmd.MarkFlagsMutuallyExclusive("undo", "dry-run")
-	limit := manualDeadline
-	cli.Flag(cmd, "deadline", "DURATION", "give up after so long (default 10m)", func(value string) (err error) {
-		if limit, err = time.ParseDuration(value); err != nil || limit <= 0 {
-			return errors.New("must be a duration such as 90s or 10m")
+	limit := cmd.Flags().Duration("deadline", 10*time.Minute, "give up after so long")
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if *limit <= 0 {
+			return errors.New("--deadline must be a duration such as 90s or 10m")
 		}
-		return nil
-	})
+		return cobra.NoArgs(cmd, args)
+	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		ctx, stop := daemon.UntilSignal(cmd.Context())
 		defer stop()
 		if *dryRun {
-			return h.planDrain(ctx, *path, limit, cmd.OutOrStdout())
+			return h.planDrain(ctx, *path, *limit, cmd.OutOrStdout())
 		}
 		d := manualDrain{
 			out: cmd.OutOrStdout(), state: h.settings().StateDirectory(), runtime: settings.RuntimeDirectory("nth"), began: time.Now(),
 		}
-		ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("given up after %s", limit))
+		ctx, cancel := context.WithTimeoutCause(ctx, *limit, fmt.Errorf("given up after %s", *limit))
 		defer cancel()
 		if *undo {
 			err = d.undo(ctx)
 		} else {
-			err = d.drain(ctx, limit)
+			err = d.drain(ctx, *limit)
 		}
 		if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 {
 			return errors.New("run as root: sudo nth drain")

@@ -203,7 +203,7 @@ func TestDrain_DryRunShowsThePlan(t *testing.T) {
 	cluster, kubeconfig, written := realCluster(t)
 	settings := file(t, fmt.Sprintf("[kubernetes]\nkubeconfig = %q\n", kubeconfig))
 	status, said, stderr := call(t, "drain --dry-run --config "+settings)
-	if status != 0 || stderr != "" || !strings.Contains(said, "default/cache-0             StatefulSet 30 s") || writerOf(t, cluster) != "" || len(written()) > 0 {
+	if status != 0 || stderr != "" || !strings.Contains(oneLine(said), "default/cache-0 StatefulSet 30 s") || writerOf(t, cluster) != "" || len(written()) > 0 {
 		t.Errorf("status %d, on standard error %q, written %q, said\n%s", status, stderr, written(), said)
 	}
 }

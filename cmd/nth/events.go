@@ -12,7 +12,6 @@ import (
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/logind"
 	"github.com/nth-project/nth/pkg/metrics"
-	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/role"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/pkg/targets"
@@ -28,7 +27,7 @@ func newHooks(metadata *imds.Source, cfg config.Config, board *statusReporter, m
 	options.Requested = daemon.CountHooks(meter)
 	options.Report = func(n asg.HookReport) {
 		board.set(func() { board.hook = n.Text })
-		logHook(log, n)
+		daemon.LogHook(log.WithField(systemd.FieldEventID, n.Event.ID).WithField(systemd.FieldEventKind, string(n.Event.Kind)), n)
 	}
 	return asg.New(options, settings)
 }
@@ -36,20 +35,6 @@ func newHooks(metadata *imds.Source, cfg config.Config, board *statusReporter, m
 // hookOptions returns how Auto Scaling is reached: with the credentials of the instance's role, which the metadata service has.
 func hookOptions(metadata *imds.Source) asg.Options {
 	return asg.Options{AWS: role.Metadata(metadata.Document).Account, Metadata: metadata.Document}
-}
-
-// followTargetState makes the metadata source report the instance's target state in its Auto Scaling group. The status shows the state. The record
-// keeps over a restart that the instance was in service: only then does another target state mean a termination.
-func followTargetState(opts *imds.Options, store *record.Store, board *statusReporter) {
-	opts.WasInService = store.WasInService()
-	opts.InService = store.SetInService
-	opts.TargetState = board.setTarget
-}
-
-// logHook logs a report about a lifecycle hook, with the fields of its event.
-func logHook(log *logrus.Entry, n asg.HookReport) {
-	log = log.WithField(systemd.FieldEventID, n.Event.ID).WithField(systemd.FieldEventKind, string(n.Event.Kind))
-	daemon.LogHook(log, n)
 }
 
 // hook checks, without changing anything, whether nth can complete a termination hook of the instance's Auto Scaling group.

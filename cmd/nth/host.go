@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"time"
 
 	"github.com/nth-project/nth/cmd/internal/cli"
@@ -20,9 +19,6 @@ type hostInfo struct {
 	contained bool // in a host container
 }
 
-// errNoHost means that nth runs in a host container that cannot see the host.
-var errNoHost = errors.New("this host container does not see the host: set settings.host-containers.NAME.superpowered to true")
-
 // detectHost finds out where this process runs.
 func detectHost() hostInfo {
 	container, found := identity.FindContainer("/")
@@ -37,12 +33,4 @@ func (h hostInfo) newKubelet(cfg config.Config, requested func(method string, st
 		Kubeconfig: cfg.Kubernetes.Kubeconfig, Root: cfg.HostRoot,
 		ClientOptions: identity.ClientOptions{UserAgent: "nth/" + version, Requested: requested},
 	})
-}
-
-// stopLimit returns how long a drain may take while nth itself is being stopped.
-func (h hostInfo) stopLimit() time.Duration {
-	if h.contained {
-		return containerStop
-	}
-	return unitStop
 }

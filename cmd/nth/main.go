@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"slices"
 
@@ -54,7 +55,7 @@ func (h hostInfo) settings() settings.Program[config.Config, *config.Config] {
 // lacks returns why nth cannot run here with the settings; nil if it can.
 func (h hostInfo) lacks(cfg *config.Config) error {
 	if h.contained && cfg.HostRoot == "" {
-		return errNoHost
+		return errors.New("this host container does not see the host: set settings.host-containers.NAME.superpowered to true")
 	}
 	_, err := newSource(imds.Options{}) // It refuses an environment with a wrong endpoint mode, and polls nothing.
 	return err

@@ -120,11 +120,9 @@ func TestUsage_errors_are_one_line(t *testing.T) {
 		{"run --verbose", `nth run: unknown flag: --verbose; see "nth run --help"`},
 		{"run now", `nth run: unknown command "now" for "nth run"; see "nth run --help"`},
 		{"run --config", `nth run: flag needs an argument: --config; see "nth run --help"`},
-		{"run --config=", `nth run: invalid argument "" for "--config" flag: must name a file; see "nth run --help"`},
 		{"run --dry-run=perhaps", `nth run: invalid argument "perhaps" for "--dry-run" flag: strconv.ParseBool: parsing "perhaps": invalid syntax; see "nth run --help"`},
-		{"rehearse --deadline 1h", `nth rehearse: invalid argument "1h" for "--deadline" flag: must be a duration such as 90s, from 5s to 2m0s: a spot notice leaves no more; see "nth rehearse --help"`},
-		{"rehearse --config=", `nth rehearse: invalid argument "" for "--config" flag: must name a file; see "nth rehearse --help"`},
-		{"drain --deadline 0", `nth drain: invalid argument "0" for "--deadline" flag: must be a duration such as 90s or 10m; see "nth drain --help"`},
+		{"rehearse --deadline 1h", `nth rehearse: --deadline must be from 5s to 2m0s: a spot notice leaves no more; see "nth rehearse --help"`},
+		{"drain --deadline 0", `nth drain: --deadline must be a duration such as 90s or 10m; see "nth drain --help"`},
 		{"config import", `nth config import: accepts 1 arg(s), received 0; see "nth config import --help"`},
 	} {
 		t.Run(c.args, func(t *testing.T) {

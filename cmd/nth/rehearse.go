@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"text/tabwriter"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -38,21 +39,20 @@ const shortestNotice = 5 * time.Second
 // rehearseCommand returns "nth rehearse".
 func (h hostInfo) rehearseCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "rehearse", Short: "show what a spot interruption would do, change nothing", Args: cobra.NoArgs,
+		Use: "rehearse", Short: "show what a spot interruption would do, change nothing",
 		Long: `Shows what nth does when EC2 takes this machine back, with the settings in effect. It changes nothing.
 On a node it lists the pods that would have to go, how long they get, and the disruption budgets that hold
 them. Elsewhere it needs no rights: it drains the node of a simulated cluster, after a simulated notice.
 The exit status is 0 if that node was drained in time, or need not be by the settings, and 1 if not.`,
 	}
 	path := h.settings().ConfigFlag(cmd)
-	notice := daemon.SpotNotice
-	cli.Flag(cmd, "deadline", "DURATION", "how long the notice is, 5s to 2m (default 2m, as EC2's)", func(value string) (err error) {
-		notice, err = time.ParseDuration(value)
-		if err != nil || notice < shortestNotice || notice > daemon.SpotNotice {
-			return fmt.Errorf("must be a duration such as 90s, from %s to %s: a spot notice leaves no more", shortestNotice, daemon.SpotNotice)
+	notice := cmd.Flags().Duration("deadline", daemon.SpotNotice, "how long the notice is, from 5s")
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if *notice < shortestNotice || *notice > daemon.SpotNotice {
+			return fmt.Errorf("--deadline must be from %s to %s: a spot notice leaves no more", shortestNotice, daemon.SpotNotice)
 		}
-		return nil
-	})
+		return cobra.NoArgs(cmd, args)
+	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		checks.Hush()
 		l, err := h.settings().Load(*path)
@@ -61,7 +61,7 @@ The exit status is 0 if that node was drained in time, or need not be by the set
 		}
 		ctx, stop := daemon.UntilSignal(cmd.Context())
 		defer stop()
-		return h.rehearse(ctx, l, notice, cmd.OutOrStdout())
+		return h.rehearse(ctx, l, *notice, cmd.OutOrStdout())
 	}
 	return cmd
 }
@@ -126,28 +126,32 @@ func listPods(ctx context.Context, cfg config.Config, id identity.Identity, left
 		return err
 	}
 	fmt.Fprintln(out)
-	stuck := false // a budget holds a pod
+	table := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
 	if len(f.Pods) > 0 {
-		const isWarning = false
-		fmt.Fprintln(out, row(isWarning, "pod", "owner", "grace", "held by budget", "emptyDir"))
+		fmt.Fprintln(table, "  pod\towner\tgrace\theld by budget\temptyDir")
 	}
+	stuck := false // a budget holds a pod
 	for _, pod := range f.Pods {
 		budget, err := node.HeldBy(ctx, pod)
 		if err != nil {
 			return err
 		}
-		held := budget != ""
+		held, isCut := budget != "", pod.Gets < pod.Grace
 		stuck = stuck || held
-		isCut := pod.Gets < pod.Grace
-		grace, emptyDir := fmt.Sprintf("%.0f s", pod.Grace.Seconds()), ""
+		mark, grace, emptyDir := " ", fmt.Sprintf("%.0f s", pod.Grace.Seconds()), ""
+		if isCut || held {
+			mark = "!"
+		}
 		if isCut {
 			grace = fmt.Sprintf("%.0f of %s", pod.Gets.Seconds(), grace)
 		}
 		if pod.EmptyDir {
 			emptyDir = "lost"
 		}
-		fmt.Fprintln(out, row(isCut || held, pod.Pod, text.Visible(cmp.Or(pod.Owner, "none"), 11), grace, text.Visible(budget, 16), emptyDir))
+		owner := text.Visible(cmp.Or(pod.Owner, "none"), text.Line)
+		fmt.Fprintf(table, "%s %s\t%s\t%s\t%s\t%s\n", mark, pod.Pod, owner, grace, text.Visible(budget, text.Line), emptyDir)
 	}
+	_ = table.Flush() // Standard output that is closed fails as it does elsewhere.
 	if len(f.Pods) > 0 {
 		fmt.Fprintln(out)
 	}
@@ -159,19 +163,6 @@ func listPods(ctx context.Context, cfg config.Config, id identity.Identity, left
 	}
 	fmt.Fprintln(out, wrap("By the grace periods, "+describeForecast(f, available)+".", 0))
 	return nil
-}
-
-// row returns a row of the table of pods, in the width of a terminal. A warning begins with "!". A long pod name gets a line of its own.
-func row(isWarning bool, pod, owner, grace, budget, emptyDir string) string {
-	const podWidth = 27
-	mark := " "
-	if isWarning {
-		mark = "!"
-	}
-	if len(pod) > podWidth {
-		mark, pod = mark+" "+pod+"\n ", ""
-	}
-	return strings.TrimRight(fmt.Sprintf("%s %-*s %-11s %-12s %-16s %s", mark, podWidth, pod, owner, grace, budget, emptyDir), " ")
 }
 
 // patience is how long after the deadline a rehearsal waits for the outcome.
@@ -217,7 +208,14 @@ func simulate(ctx context.Context, cfg config.Config, notice time.Duration, line
 		Unwatched: unwatched(rules, shutdowns),
 		BootID:    bootID,
 		Log:       lines.log(),
-		Settled:   firstOutcome(settled),
+		Settled: func(ev event.Event, outcome event.Outcome) {
+			if ev.Kind == event.SpotInterruption && outcome != "" { // "" means that the drain has not ended.
+				select {
+				case settled <- outcome:
+				default: // An outcome was sent before.
+				}
+			}
+		},
 	})
 	running, stop := context.WithCancel(ctx)
 	go func() {
@@ -240,19 +238,6 @@ func simulate(ctx context.Context, cfg config.Config, notice time.Duration, line
 		return errors.New("the time of the notice is over, and nth has not reported whether the node is drained")
 	case <-ended:
 		return fmt.Errorf("the rehearsal was ended before it was over: %w", context.Cause(ctx))
-	}
-}
-
-// firstOutcome returns a function for agent.Config.Settled. That function sends the first outcome of the spot interruption to the channel, which has
-// room for one.
-func firstOutcome(to chan<- event.Outcome) func(event.Event, event.Outcome) {
-	return func(ev event.Event, outcome event.Outcome) {
-		if ev.Kind == event.SpotInterruption && outcome != "" { // "" means that the drain has not ended.
-			select {
-			case to <- outcome:
-			default: // An outcome was sent before.
-			}
-		}
 	}
 }
 

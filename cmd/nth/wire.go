@@ -41,7 +41,8 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config]
 		log.WithField(systemd.FieldMessageID, systemd.StateTrouble).Error(warning)
 	}
 	options := metadataOptions(cfg, bootID, rules)
-	followTargetState(&options, store, board)
+	// The record keeps over a restart that the instance was in service: only then does another target state mean a termination.
+	options.WasInService, options.InService, options.TargetState = store.WasInService(), store.SetInService, board.setTarget
 	options.Observe = func(p imds.Poll) { meter.Polled(p.Document, string(p.Result)) }
 	if metadata, err = newSource(options); err != nil {
 		return err
@@ -49,7 +50,11 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config]
 	log.WithField(systemd.FieldMessageID, systemd.Started).Info(metadata.Polled())
 	kubelet := h.newKubelet(cfg, meter.Requested)
 	node := newLocalNode(kubelet, cfg, balancers(cfg, metadata), scripts{logind.Host(cfg.HostRoot)})
-	shutdown := newShutdown(cfg, h.stopLimit(), bootID, log, board.setNoNotice)
+	stopLimit := unitStop
+	if h.contained {
+		stopLimit = containerStop
+	}
+	shutdown := newShutdown(cfg, stopLimit, bootID, log, board.setNoNotice)
 	defer shutdown.keys.Close()
 	hooks := newHooks(metadata, cfg, board, meter, log)
 	listeners, work := newListeners(cfg, daemon.NewWebhook(d.Webhook, cfg.DryRun, log, meter), kubelet, store, metadata, board.alive, meter, log)

@@ -87,22 +87,6 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr
 	return ExitError
 }
 
-// Flag defines a flag with a value. kind is the name of the value in the help text, such as DURATION. parse stores the value, or returns what is wrong
-// with it.
-func Flag(cmd *cobra.Command, name, kind, usage string, parse func(value string) error) {
-	cmd.Flags().Var(&flagValue{kind: kind, parse: parse}, name, usage)
-}
-
-// flagValue implements pflag.Value.
-type flagValue struct {
-	kind, text string
-	parse      func(string) error
-}
-
-func (v *flagValue) Set(text string) error { v.text = text; return v.parse(text) }
-func (v *flagValue) String() string        { return v.text }
-func (v *flagValue) Type() string          { return v.kind }
-
 // Set by the linker, with -ldflags "-X <this package>.version=... -X <this package>.commit=...".
 var version, commit string
 

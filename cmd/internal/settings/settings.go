@@ -90,17 +90,9 @@ func Credential(program, name string) string {
 	return file
 }
 
-// ConfigFlag defines --config, and returns a pointer to its value. Without the flag, the value is "", for the default files. The flag refuses an
-// empty name, which is probably from a shell variable that was never set.
+// ConfigFlag defines --config, and returns a pointer to its value. Without the flag, the value is "", for the default files.
 func (p Program[C, P]) ConfigFlag(cmd *cobra.Command) *string {
-	path := new(string)
-	usage := fmt.Sprintf("read FILE and the drop-ins in FILE.d instead of %s and its drop-ins", p.File)
-	cli.Flag(cmd, "config", "FILE", usage, func(value string) error {
-		if *path = value; value == "" {
-			return errors.New("must name a file")
-		}
-		return nil
-	})
+	path := cmd.Flags().String("config", "", fmt.Sprintf("read this FILE and the drop-ins in FILE.d instead of %s and its drop-ins", p.File))
 	_ = cmd.MarkFlagFilename("config", "toml") // An error would mean that the flag is not defined.
 	return path
 }
