@@ -208,14 +208,7 @@ func simulate(ctx context.Context, cfg config.Config, notice time.Duration, line
 		Unwatched: unwatched(rules, shutdowns),
 		BootID:    bootID,
 		Log:       lines.log(),
-		Settled: func(ev event.Event, outcome event.Outcome) {
-			if ev.Kind == event.SpotInterruption && outcome != "" { // "" means that the drain has not ended.
-				select {
-				case settled <- outcome:
-				default: // An outcome was sent before.
-				}
-			}
-		},
+		Settled:   firstOutcome(settled),
 	})
 	running, stop := context.WithCancel(ctx)
 	go func() {
@@ -238,6 +231,19 @@ func simulate(ctx context.Context, cfg config.Config, notice time.Duration, line
 		return errors.New("the time of the notice is over, and nth has not reported whether the node is drained")
 	case <-ended:
 		return fmt.Errorf("the rehearsal was ended before it was over: %w", context.Cause(ctx))
+	}
+}
+
+// firstOutcome returns a function for agent.Config.Settled. That function sends the first outcome of the spot interruption to the channel, which has
+// room for one.
+func firstOutcome(to chan<- event.Outcome) func(event.Event, event.Outcome) {
+	return func(ev event.Event, outcome event.Outcome) {
+		if ev.Kind == event.SpotInterruption && outcome != "" { // "" means that the drain has not ended.
+			select {
+			case to <- outcome:
+			default: // An outcome was sent before.
+			}
+		}
 	}
 }
 

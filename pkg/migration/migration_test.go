@@ -29,11 +29,7 @@ func imported(t *testing.T, content string) string {
 
 func convert(t *testing.T, queue bool, content string) string {
 	t.Helper()
-	settings, err := migration.Read([]byte(content))
-	if err != nil {
-		t.Fatalf("%v:\n%s", err, content)
-	}
-	text, err := settings.For(queue)
+	text, err := migration.Convert([]byte(content), queue)
 	if err != nil {
 		t.Fatalf("%v:\n%s", err, content)
 	}
@@ -223,10 +219,7 @@ func TestImport_RefusesWrongInput(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			settings, err := migration.Read([]byte(test.content))
-			if err == nil {
-				_, err = settings.For(test.queue)
-			}
+			_, err := migration.Convert([]byte(test.content), test.queue)
 			if err == nil || !strings.Contains("\n"+err.Error(), test.want) || strings.Contains(err.Error(), "hunter2") {
 				t.Errorf("the error is %v, want %q", err, test.want)
 			}
@@ -274,7 +267,7 @@ func TestImport_CommentsStayComments(t *testing.T) {
 }
 
 // The result is always TOML, and the same each time.
-func FuzzRead(f *testing.F) {
+func FuzzConvert(f *testing.F) {
 	inputs, err := filepath.Glob("testdata/*.in")
 	if err != nil || len(inputs) == 0 {
 		f.Fatal("testdata is empty", err)
@@ -292,11 +285,7 @@ func FuzzRead(f *testing.F) {
 		for _, queue := range []bool{false, true} {
 			var before string
 			for range 3 {
-				settings, err := migration.Read(content)
-				if err != nil {
-					return
-				}
-				text, err := settings.For(queue)
+				text, err := migration.Convert(content, queue)
 				got := text
 				if err != nil {
 					got = err.Error()

@@ -1,8 +1,8 @@
 // Package migration converts settings of aws-node-termination-handler (the handler) to a configuration file of nth or nth-queue.
 //
-// Newcomers begin with Read. It accepts the manifest of the handler's DaemonSet or Deployment. The rules (rules.go) say what each setting of the
-// handler becomes. Settings.For applies them. The file that it returns has a
-// comment for each setting. No secret is shown: addresses, headers and passwords are not copied.
+// Newcomers begin with Convert. It reads the manifest of the handler's DaemonSet or Deployment. The rules (rules.go) say what each setting of the
+// handler becomes. The file that Convert returns has a comment for each setting. No secret is shown: addresses, headers and passwords are not
+// copied.
 package migration
 
 import (
@@ -14,8 +14,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Settings are those settings of the handler that a manifest sets, by the names of its environment variables.
-type Settings map[string]value
+// settings are those settings of the handler that a manifest sets, by the names of its environment variables.
+type settings map[string]value
 
 // value is the value of a setting. The zero value means that the setting is not set, or empty.
 type value struct {
@@ -24,10 +24,10 @@ type value struct {
 }
 
 // text returns the value of a setting; "" if the setting is not set, or its value is not in the manifest.
-func (s Settings) text(env string) string { return s[env].text }
+func (s settings) text(env string) string { return s[env].text }
 
 // is reports whether the value of a setting is in the manifest and true.
-func (s Settings) is(env string) bool {
+func (s settings) is(env string) bool {
 	on, err := parseBool(s.text(env))
 	return on && err == nil
 }
@@ -59,10 +59,10 @@ type variable struct {
 // yamlLine finds the line in an error of the YAML parser. The rest of the error may repeat a secret.
 var yamlLine = regexp.MustCompile(`line \d+: `)
 
-// Read reads the environment variables of the handler's container in a manifest in YAML: an object, or a list of objects. An error names the line
+// read reads the environment variables of the handler's container in a manifest in YAML: an object, or a list of objects. An error names the line
 // if it is known, and repeats nothing of the manifest. It may say that it is unclear which container is the handler's, or that the container has
 // settings elsewhere than in its variables.
-func Read(manifest []byte) (Settings, error) {
+func read(manifest []byte) (settings, error) {
 	var o object
 	if err := yaml.Unmarshal(manifest, &o); err != nil {
 		return nil, errors.New(yamlLine.FindString(err.Error()) + "not YAML as expected of a manifest")
@@ -82,7 +82,7 @@ func Read(manifest []byte) (Settings, error) {
 	case len(all[0].EnvFrom) > 0:
 		return nil, errors.New("the container has envFrom, which is not read: write its variables into env")
 	}
-	s := Settings{}
+	s := settings{}
 	for _, v := range all[0].Env {
 		expanded := strings.Contains(v.Value, "$(") || strings.Contains(v.Value, "$$") // Kubernetes expands $(NAME) and $$.
 		if expanded || v.ValueFrom != nil {

@@ -19,7 +19,7 @@ type rule struct {
 
 // conversion turns the value of a setting into TOML. The result "" means that no key is set for this value. The error completes the sentence
 // "SETTING must be ...". s has the other settings.
-type conversion func(s Settings, value string) (string, error)
+type conversion func(s settings, value string) (string, error)
 
 // webhookURL is converted even if the value is not in the manifest: nth reads the address from a file of its own.
 const webhookURL = "WEBHOOK_URL"
@@ -53,7 +53,7 @@ var (
 	queueRules = []rule{
 		{env: "ENABLE_REBALANCE_DRAINING", keys: []string{rebalance}, to: always(drain), why: "The handler's queue mode drains for every recommendation, whatever this says."},
 		{env: "CORDON_ONLY", keys: []string{spot, rebalance, maintenance, asg, reservation, stateChange}, to: whenTrue(cordon)},
-		{env: "TAINT_NODE", keys: []string{"fleet.taints"}, to: whenTrue(func(s Settings) string { return quote(cmp.Or(s.text("TAINT_EFFECT"), "NoSchedule")) })},
+		{env: "TAINT_NODE", keys: []string{"fleet.taints"}, to: whenTrue(func(s settings) string { return quote(cmp.Or(s.text("TAINT_EFFECT"), "NoSchedule")) })},
 		{env: "TAINT_EFFECT"},
 		{env: "ENABLE_OUT_OF_SERVICE_TAINT", keys: []string{"fleet.out_of_service"}, to: boolean},
 		{env: "WORKERS", keys: []string{"fleet.max_draining"}, to: number, why: "A spot interruption does not wait."},
@@ -76,9 +76,9 @@ var (
 		{env: webhookURL, keys: []string{"webhook.url_file"}, to: always(constant(`"/etc/nth/webhook-url"`)), why: "Put the URL into this file, which only root may read."},
 		{env: webhookURL, keys: []string{"webhook.at"}, to: always(constant(`["ended"]`)), why: "As the handler does, nth then posts once for each event, after the drain."},
 		{env: "WEBHOOK_HEADERS", keys: []string{"webhook.headers_file"}, to: headers, why: "Put the headers into this file, which only root may read, as they are."},
-		{env: "WEBHOOK_TEMPLATE", keys: []string{"webhook.template"}, to: func(_ Settings, value string) (string, error) { return quote(value), nil }},
+		{env: "WEBHOOK_TEMPLATE", keys: []string{"webhook.template"}, to: func(_ settings, value string) (string, error) { return quote(value), nil }},
 		{env: "WEBHOOK_PROXY", keys: []string{"webhook.proxy"}, to: urlText},
-		{env: "ENABLE_PROMETHEUS_SERVER", keys: []string{"metrics.listen"}, to: whenTrue(func(s Settings) string { return quote("0.0.0.0:" + cmp.Or(s.text("PROMETHEUS_SERVER_PORT"), "9092")) }),
+		{env: "ENABLE_PROMETHEUS_SERVER", keys: []string{"metrics.listen"}, to: whenTrue(func(s settings) string { return quote("0.0.0.0:" + cmp.Or(s.text("PROMETHEUS_SERVER_PORT"), "9092")) }),
 			why: "The metrics have other names; the port is open to the network, as it was."},
 		{env: "PROMETHEUS_SERVER_PORT"},
 	}
@@ -103,7 +103,7 @@ func parseBool(value string) (bool, error) {
 
 // either returns the conversion of a boolean to one of two texts of TOML.
 func either(whenTrue, whenFalse string) conversion {
-	return func(_ Settings, value string) (string, error) {
+	return func(_ settings, value string) (string, error) {
 		on, err := parseBool(value)
 		if on {
 			return whenTrue, err
@@ -116,8 +116,8 @@ func either(whenTrue, whenFalse string) conversion {
 var boolean = either("true", "false")
 
 // whenTrue returns the conversion of a boolean: true becomes the TOML that value returns, and false sets nothing.
-func whenTrue(value func(Settings) string) conversion {
-	return func(s Settings, given string) (string, error) {
+func whenTrue(value func(settings) string) conversion {
+	return func(s settings, given string) (string, error) {
 		on, err := parseBool(given)
 		if !on {
 			return "", err
@@ -127,18 +127,18 @@ func whenTrue(value func(Settings) string) conversion {
 }
 
 // always returns the conversion of a setting whose value makes no difference: any value becomes the TOML that value returns.
-func always(value func(Settings) string) conversion {
-	return func(s Settings, _ string) (string, error) { return value(s), nil }
+func always(value func(settings) string) conversion {
+	return func(s settings, _ string) (string, error) { return value(s), nil }
 }
 
 // constant returns a function, for whenTrue and always, that returns this TOML.
-func constant(toml string) func(Settings) string { return func(Settings) string { return toml } }
+func constant(toml string) func(settings) string { return func(settings) string { return toml } }
 
 // cordon returns the action that only cordons.
 var cordon = constant(`"cordon"`)
 
 // drain returns the action for a kind of event for which the handler drains. With CORDON_ONLY, the handler only cordons, and so does nth.
-func drain(s Settings) string {
+func drain(s settings) string {
 	if s.is("CORDON_ONLY") {
 		return cordon(s)
 	}
@@ -146,13 +146,13 @@ func drain(s Settings) string {
 }
 
 // drainOrIgnore is the conversion of a setting that enables a kind of event: true becomes the action of drain, and false "ignore".
-func drainOrIgnore(s Settings, value string) (string, error) {
+func drainOrIgnore(s settings, value string) (string, error) {
 	return either(drain(s), `"ignore"`)(s, value)
 }
 
 // urlText is the conversion of a URL to itself. All users of the machine may read the configuration file, so urlText refuses a URL with a user
 // or password.
-func urlText(_ Settings, value string) (string, error) {
+func urlText(_ settings, value string) (string, error) {
 	if strings.Contains(value, "@") {
 		return "", errors.New("a URL without a password")
 	}
@@ -160,7 +160,7 @@ func urlText(_ Settings, value string) (string, error) {
 }
 
 // metadataURL is the conversion of the metadata service's URL. EC2's own address sets nothing, as it is nth's default.
-func metadataURL(s Settings, value string) (string, error) {
+func metadataURL(s settings, value string) (string, error) {
 	if strings.HasPrefix(value, "http://169.254.169.254") {
 		return "", nil
 	}
@@ -168,7 +168,7 @@ func metadataURL(s Settings, value string) (string, error) {
 }
 
 // number is the conversion of a whole number to itself.
-func number(_ Settings, value string) (string, error) {
+func number(_ settings, value string) (string, error) {
 	n, err := strconv.Atoi(value)
 	if err != nil {
 		return "", errors.New("a whole number")
@@ -178,7 +178,7 @@ func number(_ Settings, value string) (string, error) {
 
 // podGrace is the conversion of the grace period of pods, in seconds. A negative value sets nothing: it means each pod's own grace period, which
 // is nth's default. Zero becomes a second, which is the shortest that a kubelet gives.
-func podGrace(s Settings, value string) (string, error) {
+func podGrace(s settings, value string) (string, error) {
 	seconds, err := number(s, value)
 	if err != nil || strings.HasPrefix(seconds, "-") {
 		return "", err
@@ -190,7 +190,7 @@ func podGrace(s Settings, value string) (string, error) {
 }
 
 // logLevel is the conversion of the log level, whose names are the same in lower case.
-func logLevel(_ Settings, value string) (string, error) {
+func logLevel(_ settings, value string) (string, error) {
 	level := strings.ToLower(value)
 	if !slices.Contains([]string{"debug", "info", "error"}, level) {
 		return "", errors.New("debug, info or error")
@@ -200,7 +200,7 @@ func logLevel(_ Settings, value string) (string, error) {
 
 // headers is the conversion of the webhook's headers to the name of a file, as they may be secret. The handler's default sets nothing: nth sends
 // that header by default, too.
-func headers(_ Settings, value string) (string, error) {
+func headers(_ settings, value string) (string, error) {
 	if value == `{"Content-type":"application/json"}` {
 		return "", nil
 	}
@@ -209,7 +209,7 @@ func headers(_ Settings, value string) (string, error) {
 
 // managedTag returns, in TOML, the tag of the instances that the handler handles. It returns "" if the tag is not in the manifest: the handler's
 // default would be another tag.
-func managedTag(s Settings) string {
+func managedTag(s settings) string {
 	if s["MANAGED_TAG"].elsewhere || s["MANAGED_ASG_TAG"].elsewhere {
 		return ""
 	}

@@ -12,10 +12,14 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// For returns a commented configuration file for nth-queue if queue is true, and for nth otherwise. The error says that the settings are for the
-// other program, or it has one line for each wrong value. Such a line names the setting, what would be right, and the value unless that may be a
-// secret.
-func (s Settings) For(queue bool) (string, error) {
+// Convert returns the settings in a manifest as a commented configuration file, for nth-queue if queue is true and for nth otherwise. The error says
+// what keeps the manifest from being read, that the settings are for the other program, or it has one line for each wrong value. Such a line names
+// the setting, what would be right, and the value unless that may be a secret.
+func Convert(manifest []byte, queue bool) (string, error) {
+	s, err := read(manifest)
+	if err != nil {
+		return "", err
+	}
 	const mode = "ENABLE_SQS_TERMINATION_DRAINING" // It is true in the handler's queue mode, which nth-queue replaces.
 	mayBeQueueMode := s.is(mode) || s[mode].elsewhere
 	name := "nth"
@@ -48,7 +52,7 @@ func (s Settings) For(queue bool) (string, error) {
 
 // convert writes the lines that follow from the rules to b, each key once. It returns the names of the settings that set no key, each with the
 // reason if there is a rule for it. The error has a line for each wrong value.
-func (s Settings) convert(b *strings.Builder, rules []rule) (unconverted []string, err error) {
+func (s settings) convert(b *strings.Builder, rules []rule) (unconverted []string, err error) {
 	var faults []error
 	written := map[string]bool{} // the keys that have a line
 	ruled := map[string]bool{}   // the settings that have a rule
@@ -91,7 +95,7 @@ func (s Settings) convert(b *strings.Builder, rules []rule) (unconverted []strin
 }
 
 // assume sets a setting, unless the manifest sets it.
-func (s Settings) assume(env, text string) {
+func (s settings) assume(env, text string) {
 	if s[env] == (value{}) {
 		s[env] = value{text: text}
 	}

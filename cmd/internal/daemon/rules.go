@@ -17,25 +17,6 @@ const SpotNotice = 2 * time.Minute
 // maintenanceSpread is over how long the instances of a fleet begin to drain for maintenance, so that not all do at once.
 const maintenanceSpread = 20 * time.Minute
 
-// moments converts the settings of when the action for scheduled maintenance is taken, by event code.
-func moments(settings map[string]string) map[string]policy.When {
-	codes := make(map[string]policy.When, len(settings))
-	for code, when := range settings {
-		codes[code] = policy.When(when)
-	}
-	return codes
-}
-
-// maintenanceHours converts the setting of when maintenance may begin. pkg/config has refused texts that are no hours.
-func maintenanceHours(texts []string) (all []hours.Hours) {
-	for _, text := range texts {
-		if h, ok := hours.Parse(text); ok {
-			all = append(all, h)
-		}
-	}
-	return all
-}
-
 // Hooks returns the settings for the lifecycle hooks of terminations. nth completes no hook if the settings do not ask for a drain at a termination.
 func Hooks(c config.ASGTermination) asg.Settings {
 	return asg.Settings{
@@ -48,7 +29,16 @@ func Hooks(c config.ASGTermination) asg.Settings {
 // Rules returns the rules for the kinds of events that both programs handle. A deadline is hard if EC2 takes the machine then in any case. The budget
 // of a termination is soft if nth may abandon its lifecycle hook: the group may then keep the machine (TerminateHookAbandon=retain).
 func Rules(c config.Announced) policy.Settings {
-	hooks := Hooks(c.ASGTermination)
+	hooks, codes := Hooks(c.ASGTermination), map[string]policy.When{}
+	for code, when := range c.ScheduledMaintenance.Codes {
+		codes[code] = policy.When(when)
+	}
+	var allowed []hours.Hours
+	for _, text := range c.ScheduledMaintenance.Hours {
+		if h, ok := hours.Parse(text); ok { // pkg/config has refused texts that are no hours.
+			allowed = append(allowed, h)
+		}
+	}
 	return policy.Settings{
 		event.SpotInterruption: {
 			Action:    policy.Action(c.SpotInterruption.Action),
@@ -62,12 +52,12 @@ func Rules(c config.Announced) policy.Settings {
 		},
 		event.ScheduledMaintenance: {
 			Action: policy.Action(c.ScheduledMaintenance.Action),
-			Codes:  moments(c.ScheduledMaintenance.Codes),
+			Codes:  codes,
 			Lead:   c.ScheduledMaintenance.Lead,
 			Window: c.ScheduledMaintenance.Window,
 			Spread: maintenanceSpread,
 			Hard:   c.ScheduledMaintenance.HardDeadline,
-			Hours:  maintenanceHours(c.ScheduledMaintenance.Hours),
+			Hours:  allowed,
 		},
 		event.ASGTermination: {
 			Action:     policy.Action(c.ASGTermination.Action),

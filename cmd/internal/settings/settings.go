@@ -173,7 +173,15 @@ func (p Program[C, P]) importCommand(queue bool) *cobra.Command {
 Comments name each setting that is not converted, and each file to make for a secret. The result is
 validated before it is printed: status 78 and one line for each fault.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			text, err := convert(args[0], queue)
+			file := args[0]
+			if file == "-" {
+				file = "/dev/stdin"
+			}
+			text := ""
+			manifest, err := os.ReadFile(file)
+			if err == nil {
+				text, err = migration.Convert(manifest, queue)
+			}
 			if err == nil {
 				cfg := p.Defaults // Decoding validates the text. The result is not needed.
 				err = config.Decode[C, P]("the converted settings (not printed)", []byte(text), &cfg)
@@ -185,20 +193,4 @@ validated before it is printed: status 78 and one line for each fault.`,
 			return err
 		},
 	}
-}
-
-// convert returns the settings in a manifest as a configuration file of nth, or nth-queue if queue is true. The name "-" is standard input.
-func convert(name string, queue bool) (string, error) {
-	if name == "-" {
-		name = "/dev/stdin"
-	}
-	manifest, err := os.ReadFile(name)
-	if err != nil {
-		return "", err
-	}
-	found, err := migration.Read(manifest)
-	if err != nil {
-		return "", err
-	}
-	return found.For(queue)
 }
