@@ -7,13 +7,18 @@ import (
 	"fmt"
 	"mime"
 	"strings"
+	"time"
 
 	template "github.com/DataDog/datadog-agent/pkg/template/text"
 	"github.com/Masterminds/sprig/v3"
 )
 
-// maxTextSize bounds a message, in bytes.
-const maxTextSize = 128 << 10
+const (
+	// maxTextSize bounds a message, in bytes.
+	maxTextSize = 128 << 10
+	// tryTimeout is how long the rendering of all samples may take. NewTemplate refuses a template whose loops take longer.
+	tryTimeout = 5 * time.Second
+)
 
 // defaultTemplate makes messages that Slack, Mattermost, Rocket.Chat and compatible services understand.
 const defaultTemplate = `{"text": "{{ escapeSlack .Text }}"}`
@@ -58,7 +63,14 @@ func NewTemplate(name, text, contentType string) (*Template, error) {
 	media, _, err := mime.ParseMediaType(contentType)
 	isJSON := err == nil && (media == "application/json" || strings.HasSuffix(media, "+json")) // err: the type is unknown, or "".
 	t := &Template{parsed, isJSON}
-	return t, t.try()
+	tried := make(chan error, 1)
+	go func() { tried <- t.try() }() // A template that loops for ever without output keeps this goroutine. Any other ends it.
+	select {
+	case err = <-tried:
+	case <-time.After(tryTimeout):
+		err = fmt.Errorf("%s: rendering the template takes longer than %s", name, tryTimeout)
+	}
+	return t, err
 }
 
 // OwnTemplate returns nth's own template, which always compiles and renders.
