@@ -125,7 +125,7 @@ func post(cmd *cobra.Command, c change) error {
 	}
 	response, err := (&http.Client{Timeout: callTimeout}).Do(request)
 	if err != nil {
-		return fmt.Errorf("no simulator answers (%w): start \"nth-imds\", or set its address by NTH_IMDS", err)
+		return fmt.Errorf("no nth-imds answers at %s: %w; start nth-imds, or set NTH_IMDS to the address of a running one", server, err)
 	}
 	defer func() { _ = response.Body.Close() }()
 	answer, err := io.ReadAll(response.Body)
@@ -135,7 +135,7 @@ func post(cmd *cobra.Command, c change) error {
 	case response.StatusCode == http.StatusBadRequest:
 		return errors.New(strings.TrimSpace(string(answer)))
 	case response.StatusCode != http.StatusOK:
-		return fmt.Errorf("%s answers %s: NTH_IMDS must have the loopback address of an nth-imds on this machine", server, response.Status)
+		return fmt.Errorf("%s answered %s; set NTH_IMDS to the loopback address of an nth-imds on this machine", server, response.Status)
 	}
 	_, err = cmd.OutOrStdout().Write(answer)
 	return err

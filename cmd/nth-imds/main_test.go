@@ -62,7 +62,7 @@ func TestNthIMDS_ErrorsAreOneLine(t *testing.T) {
 		{"trigger spot --in 5", s.url, 64, `invalid argument "5" for "--in" flag`},
 		{"trigger spot pause", s.url, 1, `"pause" is none of terminate, stop, hibernate`},
 		{"withdraw flood", s.url, 1, `"flood" is none of lifecycle, maintenance, rebalance, spot`},
-		{"withdraw spot", gone.url, 1, "no simulator answers"},
+		{"withdraw spot", gone.url, 1, "no nth-imds answers"},
 		{"--listen " + strings.TrimPrefix(s.url, "http://"), s.url, 1, "address already in use"},
 	} {
 		status, stdout, stderr := call(t, []string{"NTH_IMDS=" + test.server}, strings.Fields(test.args)...)

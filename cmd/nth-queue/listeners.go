@@ -104,7 +104,7 @@ func machineOf(node *corev1.Node) notify.Machine {
 
 // newMeter returns the metrics of the service. The reporter answers for the service's health.
 func newMeter(cfg config.Queue, log *logrus.Entry, reporter *statusReporter) *metrics.Metrics {
-	m := daemon.NewMetrics("nth-queue", &cfg.Common, log, metrics.Options{
+	m := daemon.NewMetrics(&cfg.Common, log, metrics.Options{
 		Queue:  true,
 		Stuck:  func() error { return reporter.queue.Stalled() }, // serve sets reporter.queue later.
 		Ready:  reporter.unready,

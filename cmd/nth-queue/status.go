@@ -89,7 +89,7 @@ func (b *statusReporter) beat() {
 		b.manager.Beat()
 	} else if !b.stuck {
 		b.log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).
-			Errorf("receiving from the queue hangs: %s; waiting for the service manager to restart nth-queue", err)
+			Errorf("all SQS receivers hang: %s; waiting for systemd or the kubelet to restart nth-queue", err)
 	}
 	b.stuck = err != nil
 }
@@ -144,13 +144,13 @@ func (b *statusReporter) unready() error {
 	case !fleet.Known:
 		return errors.New("no list of Nodes from the API server yet")
 	case fleet.LeaseError != nil:
-		return fmt.Errorf("the Lease cannot be read or written: %w", fleet.LeaseError)
+		return fmt.Errorf("nth-queue cannot read or write its Lease: %w", fleet.LeaseError)
 	case !fleet.Leads: // It is ready to lead.
 		return nil
 	case answered.IsZero():
-		return errors.New("SQS has not answered a request for messages yet")
+		return errors.New("SQS has not answered any ReceiveMessage request yet")
 	case time.Since(answered) > longestSilence:
-		return fmt.Errorf("SQS has not answered a request for messages for %s", time.Since(answered).Round(time.Second))
+		return fmt.Errorf("SQS has not answered any ReceiveMessage request for %s", time.Since(answered).Round(time.Second))
 	}
 	return nil
 }

@@ -113,9 +113,9 @@ func TestReadyz_NeedsTheAPIServerAndTheQueue(t *testing.T) {
 		}
 		leads := fleet.Status{Known: true, Leads: true}
 		want(fleet.Status{}, "no list of Nodes from the API server yet")
-		want(leads, "SQS has not answered a request for messages yet")
+		want(leads, "SQS has not answered any ReceiveMessage request yet")
 		want(fleet.Status{Known: true, Leader: "host-2"}, "")
-		want(fleet.Status{Known: true, LeaseError: errors.New("forbidden")}, "the Lease cannot be read or written: forbidden")
+		want(fleet.Status{Known: true, LeaseError: errors.New("forbidden")}, "nth-queue cannot read or write its Lease: forbidden")
 
 		ctx, stop := context.WithCancel(t.Context())
 		go messages.Run(ctx, func(*sqs.Message) {})
@@ -124,7 +124,7 @@ func TestReadyz_NeedsTheAPIServerAndTheQueue(t *testing.T) {
 
 		service.dead.Store(true)
 		time.Sleep(90 * time.Second)
-		want(leads, "SQS has not answered a request for messages for ")
+		want(leads, "SQS has not answered any ReceiveMessage request for ")
 		service.dead.Store(false)
 		close(service.back)
 		time.Sleep(time.Minute)

@@ -78,7 +78,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue]) error {
 	notices.watched, notices.labels, notices.mayWrite = nodes.Watched, nodes.Labels, nodes.MayWrite
 	reporter.fleet, reporter.queue, reporter.meter, reporter.process = nodes, messages, meter, identity
 	reporter.identity = state.IdentityStatus{Credential: reach.drains.Credential, Source: reach.drains.Source, Server: reach.drains.Server}
-	log.WithField(systemd.FieldMessageID, systemd.Started).Infof("%s serves the queue %s and the cluster at %s%s",
+	log.WithField(systemd.FieldMessageID, systemd.Started).Infof("started as %s, for the queue %s and the cluster at %s%s",
 		identity, cfg.Queue.URL, reach.drains.Server, dryRun(cfg))
 	d.Service.Ready()
 	daemon.RunWith(ctx, func(ctx context.Context) {
@@ -87,7 +87,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue]) error {
 		})
 		d.Service.Stopping()
 	}, append(notices.work(), reporter.run)...)
-	log.WithField(systemd.FieldMessageID, systemd.Stopping).Info("stopped receiving messages; those that are not done return to the queue")
+	log.WithField(systemd.FieldMessageID, systemd.Stopping).Info("stopped receiving messages; SQS delivers the unfinished messages again")
 	return cmp.Or(err, d.Service.Err())
 }
 
@@ -105,7 +105,7 @@ func logMessage(log *logrus.Entry, dryRun bool, r sqs.Report) {
 	switch r.Outcome {
 	case sqs.Poisoned:
 		log.WithField(systemd.FieldMessageID, systemd.MessagePoisoned).
-			Errorf("unrecognized message: %s; left to the dead-letter queue", r.Why)
+			Errorf("unrecognized message: %s; SQS will move it to the dead-letter queue", r.Why)
 	case sqs.NotOurs:
 		fate := "deleted it from"
 		if dryRun {
@@ -114,9 +114,9 @@ func logMessage(log *logrus.Entry, dryRun bool, r sqs.Report) {
 		log.Infof("ignored a message and %s the queue: %s", fate, r.Why)
 	case sqs.Lost:
 		refused := map[sqs.Outcome]string{
-			sqs.Deleted: "delete a message that is done", sqs.Extended: "extend the visibility timeout of a message", sqs.Returned: "return a message to the queue at once",
+			sqs.Deleted: "delete a finished message", sqs.Extended: "extend the visibility timeout of a message", sqs.Returned: "return a message to the queue",
 		}[r.Refused]
-		log.Warnf("SQS refused to %s; it delivers the message again when the timeout is over: %s", refused, r.Why)
+		log.Warnf("SQS refused to %s: %s; SQS delivers the message again after its visibility timeout", refused, r.Why)
 	case sqs.Received, sqs.Extended, sqs.Returned, sqs.Deleted:
 		log.Debugf("a message was %s", r.Outcome)
 	}
@@ -215,7 +215,7 @@ func leaseOf(address, region string) string {
 func leaseIdentity() (string, error) {
 	host, err := os.Hostname()
 	if err != nil {
-		return "", fmt.Errorf("nth-queue names itself in its Lease by the host's name, which cannot be read: %w", err)
+		return "", fmt.Errorf("reading the host name, which nth-queue needs for its identity in the Lease: %w", err)
 	}
 	return host + "_" + strings.ToLower(rand.Text()[:8]), nil
 }

@@ -32,7 +32,7 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config]
 		return err
 	}
 	var metadata *imds.Source // is set below, before the metrics ask for it
-	meter := daemon.NewMetrics("nth", &cfg.Common, log, metrics.Options{Stuck: func() error { return metadata.Stalled() }})
+	meter := daemon.NewMetrics(&cfg.Common, log, metrics.Options{Stuck: func() error { return metadata.Stalled() }})
 	file := record.NewStatusFile(cfg.RuntimeDirectory, func(err error) { log.Warn(err) })
 	board := newStatusReporter(file, meter, d.Degraded, cfg)
 	rules := policyOf(cfg)

@@ -74,7 +74,7 @@ func Run[C any, P config.Pointer[C]](
 		webhook, faults := settings.Webhook(P(&current.Config).Base().Webhook, name)
 		degraded := slices.Concat(current.Warnings, faults)
 		for _, fault := range degraded {
-			log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid).Errorf("%s drains as usual, but its reporting is degraded: %s", name, fault)
+			log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid).Errorf("invalid setting for log, webhook or metrics: %s; %s drains nodes as usual", fault, name)
 		}
 		running, end := context.WithCancelCause(ctx)
 		reloaded := make(chan config.Loaded[C], 1)
@@ -130,5 +130,5 @@ func logInvalid(log *logrus.Entry, err error) {
 	for line := range strings.SplitSeq(err.Error(), "\n") {
 		invalid.Error(line)
 	}
-	invalid.Warn("invalid configuration; keeping the one from before")
+	invalid.Warn("invalid configuration; keeping the previous configuration")
 }

@@ -94,7 +94,7 @@ func TestRun_BeginsAgainAtSIGHUP(t *testing.T) {
 	if !slices.Equal(begun, []string{"1s", "2s"}) {
 		t.Errorf("it has begun with the margins %q", begun)
 	}
-	for _, line := range []string{"a: one", "b: two", "invalid configuration; keeping the one from before", "configuration reloaded"} {
+	for _, line := range []string{"a: one", "b: two", "invalid configuration; keeping the previous configuration", "configuration reloaded"} {
 		if !strings.Contains(logged, line+"\n") {
 			t.Errorf("%q is not logged:\n%s", line, logged)
 		}
@@ -113,7 +113,7 @@ func TestRun_KeepsTheSettingsIfNewOnesCannotBeUsed(t *testing.T) {
 		}
 		return nil
 	})
-	if !slices.Equal(begun, []string{"1s", "2s", "1s"}) || !strings.Contains(logged, "invalid configuration; keeping the one from before") {
+	if !slices.Equal(begun, []string{"1s", "2s", "1s"}) || !strings.Contains(logged, "invalid configuration; keeping the previous configuration") {
 		t.Errorf("it has begun with the margins %q, and logged\n%s", begun, logged)
 	}
 }
@@ -156,7 +156,7 @@ func TestMetrics_CountWhatBothProgramsDo(t *testing.T) {
 	logger := logrus.New()
 	logger.SetOutput(io.Discard)
 	log, cfg := logrus.NewEntry(logger), &config.Common{}
-	m := daemon.NewMetrics("nth", cfg, log, metrics.Options{})
+	m := daemon.NewMetrics(cfg, log, metrics.Options{})
 	m.Requested(http.MethodGet, http.StatusOK)
 	daemon.CountHooks(m)(asg.Heartbeat, asg.NotAllowed)
 	for _, status := range []int{http.StatusOK, http.StatusBadRequest} {

@@ -50,7 +50,7 @@ func logDelivery(log *logrus.Entry, r notify.DeliveryResult) {
 	case r.Err == nil:
 		log.WithField(systemd.FieldMessageID, systemd.NoticeSent).Infof("delivered the webhook notice %q", r.Outcome)
 	case r.Lost:
-		trouble.Errorf("gave up the webhook notice %q: %s", r.Outcome, r.Err)
+		trouble.Errorf("cannot deliver the webhook notice %q: %s; not retrying", r.Outcome, r.Err)
 	case r.Again:
 		trouble.Debugf("cannot deliver the webhook notice %q: %s; retrying", r.Outcome, r.Err)
 	default:
@@ -72,13 +72,13 @@ func LogHook(log *logrus.Entry, n asg.HookReport) {
 	}
 }
 
-// NewMetrics returns the metrics of the daemon of that name, by the settings. options has what differs between the programs.
-func NewMetrics(name string, cfg *config.Common, log *logrus.Entry, options metrics.Options) *metrics.Metrics {
+// NewMetrics returns the metrics of a daemon, by the settings. options has what differs between the programs.
+func NewMetrics(cfg *config.Common, log *logrus.Entry, options metrics.Options) *metrics.Metrics {
 	options.Version, options.Commit = cli.BuildVersion()
 	options.DryRun = cfg.DryRun
 	options.Listen, options.Textfile = cfg.Metrics.Listen, cfg.Metrics.Textfile
 	options.Trouble = func(err error) {
-		log.WithField(systemd.FieldMessageID, systemd.MetricsTrouble).Warnf("%s; %s drains as usual, and retries", err, name)
+		log.WithField(systemd.FieldMessageID, systemd.MetricsTrouble).Warnf("cannot export metrics: %s; retrying; drains are not affected", err)
 	}
 	m := metrics.New(options)
 	m.HookRequests(texts(asg.Requests()), texts(asg.Answers()))

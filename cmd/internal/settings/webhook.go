@@ -32,7 +32,7 @@ func Webhook(c config.Webhook, name string) (to *notify.WebhookOptions, faults [
 	template, err := templateOf(c, contentType)
 	if err != nil {
 		if endpoint != nil {
-			err = fmt.Errorf("%w; notices have the text of nth's own template", err)
+			err = fmt.Errorf("%w; webhook notices use the built-in template", err)
 		}
 		fault(err)
 		template = notify.OwnTemplate()
@@ -59,7 +59,7 @@ func endpointOf(c config.Webhook, name string) (*notify.Endpoint, error) {
 	}
 	endpoint, err := notify.NewEndpoint(to)
 	if err != nil {
-		return nil, fmt.Errorf("%w; no notices are posted", err)
+		return nil, fmt.Errorf("%w; %s sends no webhook notices", err, name)
 	}
 	return endpoint, nil
 }
