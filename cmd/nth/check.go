@@ -205,7 +205,7 @@ func (c *check) shutdown(ctx context.Context) {
 	case err != nil:
 		c.Warn("shutdown", "logind gives no advance notice of a shutdown: %s", err)
 	case delay < dropInDelay:
-		c.Warn("shutdown", "logind lets a shutdown wait for %s", tooShort(delay))
+		c.Warn("shutdown", "%s", tooShort(delay))
 	default:
 		c.OK("shutdown", "logind allows a delay of up to %s", delay)
 	}

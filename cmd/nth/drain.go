@@ -53,7 +53,7 @@ uncordoned the node or opted it out, or the service does not run. It needs root'
 		d := manualDrain{
 			out: cmd.OutOrStdout(), state: h.settings().StateDirectory(), runtime: settings.RuntimeDirectory("nth"), began: time.Now(),
 		}
-		ctx, cancel := context.WithTimeoutCause(ctx, *limit, fmt.Errorf("given up after %s", *limit))
+		ctx, cancel := context.WithTimeoutCause(ctx, *limit, fmt.Errorf("stopped waiting after %s", *limit))
 		defer cancel()
 		if *undo {
 			err = d.undo(ctx)
@@ -104,7 +104,7 @@ func (d *manualDrain) drain(ctx context.Context, limit time.Duration) error {
 	case status.DryRun:
 		return errors.New("the service runs as a dry run, and changes nothing")
 	case status.Node == "":
-		return fmt.Errorf("the service cannot drain yet, so no drain was requested: %s", cmp.Or(status.Identity.Trouble, "it is still looking for the kubelet's credential"))
+		return fmt.Errorf("nth cannot drain the node yet, so no drain was requested: %s", cmp.Or(status.Identity.Trouble, "nth has not found the kubelet's credential yet"))
 	}
 	request := record.DrainRequest{ID: "manual-" + d.began.UTC().Format(time.RFC3339Nano), Asked: d.began.UTC(), Deadline: d.began.Add(limit).UTC()}
 	if err := request.Write(d.state); err != nil {
@@ -127,7 +127,7 @@ func drained(s state.Status, id string) (ended bool, err error) {
 		case e.Released:
 			return true, errors.New("someone uncordoned the node")
 		case e.LeftAlone:
-			return true, fmt.Errorf("the pods are not evicted, because the annotation %s on the Node says so; nth drains once it is removed; \"nth drain --undo\" ends the request", drain.ActionAnnotation)
+			return true, fmt.Errorf("the Node's annotation %s forbids evictions: remove it to start the drain, or run \"nth drain --undo\" to cancel the request", drain.ActionAnnotation)
 		case e.Phase == state.Drained:
 			return true, nil
 		}

@@ -101,7 +101,7 @@ func drainBench(t *testing.T) (*bench, *rehearsal.Cluster, *served) {
 func TestDrain_AsksTheServiceUntilUndo(t *testing.T) {
 	b, cluster, s := drainBench(t)
 	status, said, stderr := typed(t, "drain", "--deadline", "2s")
-	if status != 1 || !strings.Contains(stderr, "given up after 2s: ") || !strings.Contains(stderr, `continues until "nth drain --undo"`) {
+	if status != 1 || !strings.Contains(stderr, "stopped waiting after 2s: ") || !strings.Contains(stderr, `continues until "nth drain --undo"`) {
 		t.Errorf("status %d, on standard error %q, said\n%s", status, stderr, said)
 	}
 	status, said, stderr = typed(t, "drain") // It replaces the first.
@@ -128,7 +128,7 @@ func TestDrain_EndsWhenOperatorsDecideOtherwise(t *testing.T) {
 		"someone uncordoned the node": func(_, id string) (state.EventStatus, error) {
 			return state.EventStatus{ID: id, Released: true}, nil
 		},
-		"the pods are not evicted, because the annotation": func(_, id string) (state.EventStatus, error) {
+		"the Node's annotation nth-project.github.io/action forbids evictions": func(_, id string) (state.EventStatus, error) {
 			return state.EventStatus{ID: id, LeftAlone: true}, nil
 		},
 		`another "nth drain" has ended or replaced this one`: func(dir, _ string) (state.EventStatus, error) {

@@ -49,7 +49,7 @@ The exit status is 0 if that node was drained in time, or need not be by the set
 	notice := cmd.Flags().Duration("deadline", daemon.SpotNotice, "how long the notice is, from 5s")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if *notice < shortestNotice || *notice > daemon.SpotNotice {
-			return fmt.Errorf("--deadline must be from %s to %s: a spot notice leaves no more", shortestNotice, daemon.SpotNotice)
+			return fmt.Errorf("--deadline must be from %s to %s, the longest spot notice", shortestNotice, daemon.SpotNotice)
 		}
 		return cobra.NoArgs(cmd, args)
 	}
@@ -219,7 +219,7 @@ func simulate(ctx context.Context, cfg config.Config, notice time.Duration, line
 	select {
 	case <-polled:
 	case <-ended:
-		return fmt.Errorf("the rehearsal was ended before it began: %w", context.Cause(ctx))
+		return fmt.Errorf("rehearsal interrupted before the simulated spot notice: %w", context.Cause(ctx))
 	}
 	ends := time.Now().Add(notice).Round(time.Second)
 	lines.begin(ends)
@@ -230,7 +230,7 @@ func simulate(ctx context.Context, cfg config.Config, notice time.Duration, line
 	case <-time.After(notice + patience):
 		return errors.New("the time of the notice is over, and nth has not reported whether the node is drained")
 	case <-ended:
-		return fmt.Errorf("the rehearsal was ended before it was over: %w", context.Cause(ctx))
+		return fmt.Errorf("rehearsal interrupted during the simulated drain: %w", context.Cause(ctx))
 	}
 }
 

@@ -31,10 +31,10 @@ const reportTime = 5 * time.Second
 // dropInDelay is InhibitDelayMaxSec= in systemd/80-nth.conf.
 const dropInDelay = 150 * time.Second
 
-// tooShort describes a delay of logind's that is shorter than dropInDelay, and says why logind may have it.
+// tooShort is the warning about a delay of logind's that is shorter than dropInDelay. It says why logind may have it.
 func tooShort(delay time.Duration) string {
-	return fmt.Sprintf("%s only, after which it begins, even if pods are left; 80-nth.conf, which asks for %s, "+
-		"is not installed, or another file in logind.conf.d overrides it", delay, dropInDelay)
+	return fmt.Sprintf("logind delays a shutdown by only %s, even if pods are left: 80-nth.conf, which sets %s, "+
+		"is missing, or another file in logind.conf.d overrides it", delay, dropInDelay)
 }
 
 // shutdown handles shutdowns, hibernation and the power button.
@@ -70,11 +70,11 @@ func newShutdown(cfg config.Config, stopLimit time.Duration, bootID string, log 
 			report(err)
 			switch {
 			case err != nil:
-				log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).Infof("no advance notice of shutdowns from logind: %s; retrying", err)
+				log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).Infof("cannot watch logind for shutdowns: %s; nth might not drain the node before a shutdown; retrying", err)
 			case delay < dropInDelay:
-				s.startLog().Warnf("a shutdown that logind announces, such as a reboot, waits for the drain for %s", tooShort(delay))
+				s.startLog().Warn(tooShort(delay))
 			default:
-				s.startLog().Infof("a shutdown that logind announces, such as a reboot, waits for the drain for up to %s (InhibitDelayMaxSec of logind)", delay)
+				s.startLog().Infof("logind delays a shutdown, such as a reboot, by up to %s for the drain (InhibitDelayMaxSec)", delay)
 			}
 		},
 		Key: logind.KeyOptions{Read: func() (bool, time.Time) { return s.readKey(cfg) }, Held: s.reportPowerKey, Trouble: s.cannotPowerOff},
@@ -102,7 +102,7 @@ func (s *shutdown) readKey(cfg config.Config) (listening bool, pressed time.Time
 	listening, pressed = s.keys.Read()
 	if !pressed.IsZero() {
 		s.log.WithField(systemd.FieldMessageID, systemd.PowerButton).
-			Warnf("the power button was pressed at %s, as EC2 does to stop a machine: nth drains the node, then powers off", pressed.UTC().Format("15:04:05.000Z"))
+			Warnf("power button pressed at %s (EC2 stops an instance this way); nth drains the node, then powers the machine off", pressed.UTC().Format("15:04:05.000Z"))
 	}
 	return listening, pressed
 }
@@ -113,14 +113,14 @@ func (s *shutdown) reportPowerKey(held bool, why string) {
 	if !s.seesKey {
 		return
 	}
-	handler := "logind, which announces the shutdown to nth and the kubelet at the same time"
+	then := "logind announces a shutdown to nth and the kubelet at the same time"
 	switch {
 	case held:
-		handler = fmt.Sprintf("nth: when it is pressed, as EC2 does to stop a machine, nth drains the node for up to %s, then powers off", logind.PowerOffGrant)
+		then = fmt.Sprintf("nth drains the node for up to %s, then powers the machine off", logind.PowerOffGrant)
 	case why != "":
-		handler = fmt.Sprintf("logind, because nth cannot: %s; nth tries again", why)
+		then += fmt.Sprintf(", because nth cannot handle the button: %s; retrying", why)
 	}
-	s.startLog().Infof("the power button is handled by %s", handler)
+	s.startLog().Infof("when EC2 presses the power button to stop the instance, %s", then)
 	kubelets, err := identity.ReadGracefulShutdown("")
 	if err == nil && kubelets.Period > 0 {
 		s.startLog().Info(kubeletsPart(kubelets))

@@ -92,7 +92,7 @@ func lockDaemon(cfg config.Config, log *logrus.Entry) (unlock func(), err error)
 		return nil, running
 	}
 	if err != nil { // A disk that is full or read-only must not keep the node from being drained.
-		log.WithField(systemd.FieldMessageID, systemd.StateTrouble).Warnf("%s; nth runs without the lock, so a second nth on this machine would not be refused", err)
+		log.WithField(systemd.FieldMessageID, systemd.StateTrouble).Warnf("%s; nth runs without the lock, so a second nth could start on this machine", err)
 		return func() {}, nil
 	}
 	return func() { _ = lock.Close() }, nil

@@ -57,9 +57,9 @@ func Connect(path string, opts ClientOptions) (*Client, error) {
 	if path == "" {
 		config, err := rest.InClusterConfig()
 		if err != nil {
-			return nil, text.Redacted(fmt.Errorf("there is neither a kubeconfig (kubernetes.kubeconfig, or /etc/nth/nth-queue.kubeconfig for the service) nor the service account of a pod: %w", err))
+			return nil, text.Redacted(fmt.Errorf("found neither a kubeconfig nor a pod's service account: %w; set kubernetes.kubeconfig, or create /etc/nth/nth-queue.kubeconfig for the systemd service", err))
 		}
-		return newClient(config, "the pod's files", "the token file "+config.BearerTokenFile, opts)
+		return newClient(config, "the pod's service account", "the token file "+config.BearerTokenFile, opts)
 	}
 	var k kubeconfig
 	document, err := readFile(path)
@@ -77,7 +77,9 @@ func Connect(path string, opts ClientOptions) (*Client, error) {
 //
 // No error quotes a secret.
 func newClient(config *rest.Config, source, static string, opts ClientOptions) (*Client, error) {
-	failed := func(err error) (*Client, error) { return nil, text.Redacted(fmt.Errorf("using %s: %w", source, err)) }
+	failed := func(err error) (*Client, error) {
+		return nil, text.Redacted(fmt.Errorf("making a Kubernetes client from %s: %w", source, err))
+	}
 	address, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
 		return failed(errServer) // err would quote the address, which may contain a password.
@@ -150,7 +152,7 @@ func (c *Client) node(ctx context.Context) (string, error) {
 	user := review.Status.UserInfo.Username
 	node, found := strings.CutPrefix(user, nodeUser)
 	if !found || node == "" {
-		return "", fmt.Errorf("the credential in %s belongs to the user %q, which is not a node (%s<name>)", c.Source, user, nodeUser)
+		return "", fmt.Errorf("the credential in %s belongs to the user %q, but nth needs the credential of a node (%s<name>)", c.Source, user, nodeUser)
 	}
 	return node, nil
 }

@@ -289,14 +289,14 @@ func TestPlugin_FaultIsOneLineWithoutItsOutput(t *testing.T) {
 	const secret = "k8s-aws-v1.c2VjcmV0"
 	long := strings.Repeat("c2VjcmV0", 100)
 	for name, test := range map[string]struct{ script, says string }{
-		"garbage":                   {"echo 'usage: " + secret + "'", "prints no ExecCredential"},
-		"nothing":                   {"true", "prints no ExecCredential of " + v1 + " (0 bytes)"},
-		"half":                      {`echo '{"kind": "ExecCredential", "status": {"token": "` + secret + `"'`, "prints no ExecCredential"},
-		"another kind":              {`echo '{"kind": "Secret", "apiVersion": "v1", "token": "` + secret + `"}'`, "prints no ExecCredential"},
-		"another version":           {strings.ReplaceAll(prints(`{"token": "`+secret+`"}`), v1, v1beta1), "prints no ExecCredential of " + v1},
-		"no status":                 {prints(`null`), "gives no token"},
-		"no token":                  {prints(`{}`), "gives no token"},
-		"a client certificate":      {prints(`{"clientKeyData": "` + secret + `", "clientCertificateData": "` + secret + `"}`), "gives no token"},
+		"garbage":                   {"echo 'usage: " + secret + "'", "printed no valid ExecCredential"},
+		"nothing":                   {"true", "printed no valid ExecCredential of apiVersion " + v1 + " (output: 0 bytes)"},
+		"half":                      {`echo '{"kind": "ExecCredential", "status": {"token": "` + secret + `"'`, "printed no valid ExecCredential"},
+		"another kind":              {`echo '{"kind": "Secret", "apiVersion": "v1", "token": "` + secret + `"}'`, "printed no valid ExecCredential"},
+		"another version":           {strings.ReplaceAll(prints(`{"token": "`+secret+`"}`), v1, v1beta1), "printed no valid ExecCredential of apiVersion " + v1},
+		"no status":                 {prints(`null`), "without a token"},
+		"no token":                  {prints(`{}`), "without a token"},
+		"a client certificate":      {prints(`{"clientKeyData": "` + secret + `", "clientCertificateData": "` + secret + `"}`), "without a token"},
 		"an exit status":            {"echo " + secret + "; exit 3", "failed with exit code 3"},
 		"a complaint":               {"echo 'Unable to locate credentials.\n\nYou can configure' >&2; exit 255", "exit code 255: Unable to locate credentials. You can configure"},
 		"a long complaint":          {"yes 'no credentials' | head -c 100000 >&2; exit 1", "credentials no credentials"},
@@ -322,8 +322,8 @@ func TestPlugin_FaultIsOneLineWithoutItsOutput(t *testing.T) {
 func TestPlugin_ThatNthCannotRunIsNamed(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(*api.ExecConfig){
-		"the exec plugin aws: its apiVersion must be": func(c *api.ExecConfig) { c.APIVersion = "client.authentication.k8s.io/v1alpha1" },
-		"the exec plugin aws wants a terminal":        func(c *api.ExecConfig) { c.InteractiveMode = api.AlwaysExecInteractiveMode },
+		"the exec plugin aws has an unsupported apiVersion": func(c *api.ExecConfig) { c.APIVersion = "client.authentication.k8s.io/v1alpha1" },
+		"the exec plugin aws requires a terminal":           func(c *api.ExecConfig) { c.InteractiveMode = api.AlwaysExecInteractiveMode },
 		"the exec plugin no-such-plugin was not found: Install it from somewhere.": func(c *api.ExecConfig) {
 			c.Command, c.InstallHint = "no-such-plugin", "Install it\n\nfrom somewhere."
 		},

@@ -44,8 +44,8 @@ func TestKubeletConfiguration_FaultNamesTheFile(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[string]string{
 		"shutdownGracePeriod: soon\n":                                     "soon",
-		"shutdownGracePeriod: 5s\nshutdownGracePeriodCriticalPods: 10s\n": "shutdownGracePeriodCriticalPods is 10s and must be",
-		"shutdownGracePeriodCriticalPods: -1s\n":                          "shutdownGracePeriodCriticalPods is -1s and must be",
+		"shutdownGracePeriod: 5s\nshutdownGracePeriodCriticalPods: 10s\n": "shutdownGracePeriodCriticalPods is 10s, but must be",
+		"shutdownGracePeriodCriticalPods: -1s\n":                          "shutdownGracePeriodCriticalPods is -1s, but must be",
 	} {
 		root := t.TempDir()
 		place(t, filepath.Join(root, "var/lib/kubelet/config.yaml"), []byte(given))

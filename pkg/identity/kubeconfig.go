@@ -135,7 +135,7 @@ func (k kubeconfig) static() string {
 func (k kubeconfig) client(path string, opts ClientOptions) (*Client, error) {
 	config, err := clientcmd.NewDefaultClientConfig(*k.whole, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("using %s: %w", path, errUser) // err may quote values.
+		return nil, fmt.Errorf("making a Kubernetes client from %s: %w", path, errUser) // err may quote values.
 	}
 	return newClient(config, path, k.static(), opts)
 }

@@ -224,7 +224,7 @@ func (k *Kubelet) load() (*Client, error) {
 	}
 	failed := func(err error) (*Client, error) { return nil, fmt.Errorf("reading the kubeconfig %s: %w", path, err) }
 	if len(bytes.TrimSpace(document)) == 0 {
-		return failed(fmt.Errorf("it is empty: %w", ErrNotYet))
+		return failed(fmt.Errorf("the file is empty: %w", ErrNotYet))
 	}
 	parsed, err := parse(document, path, k.opts.Root)
 	if err != nil {

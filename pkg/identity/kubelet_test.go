@@ -144,7 +144,7 @@ func TestKubelet_CredentialMustBeANodes(t *testing.T) {
 	for _, user := range []string{"kubernetes-admin", "system:serviceaccount:kube-system:node", "system:node:"} {
 		path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser(user))))
 		_, err := identity.New(identity.Options{Kubeconfig: path}).Identity(t.Context())
-		wantError(t, err, path, fmt.Sprintf("%q", user), "not a node")
+		wantError(t, err, path, fmt.Sprintf("%q", user), "needs the credential of a node")
 	}
 }
 

@@ -45,17 +45,17 @@ type plugin struct {
 func newPlugin(spec *api.ExecConfig, root string) (*plugin, error) {
 	p := &plugin{name: filepath.Base(spec.Command), spec: spec, root: root}
 	if p.spec.InteractiveMode == api.AlwaysExecInteractiveMode {
-		return nil, fmt.Errorf("the exec plugin %s wants a terminal (interactiveMode: Always), and a daemon has none", p.name)
+		return nil, fmt.Errorf("the exec plugin %s requires a terminal (interactiveMode: Always), which a daemon does not have", p.name)
 	}
 	known := []string{v1.SchemeGroupVersion.String(), v1beta1.SchemeGroupVersion.String()}
 	if !slices.Contains(known, p.spec.APIVersion) {
-		return nil, fmt.Errorf("the exec plugin %s: its apiVersion must be one of %q", p.name, known)
+		return nil, fmt.Errorf("the exec plugin %s has an unsupported apiVersion; it must be %s", p.name, strings.Join(known, " or "))
 	}
 	var input v1.ExecCredential
 	input.Kind, input.APIVersion = "ExecCredential", p.spec.APIVersion
 	info, err := json.Marshal(input)
 	if err != nil {
-		return nil, fmt.Errorf("the exec plugin %s: %w", p.name, err)
+		return nil, fmt.Errorf("encoding the input of the exec plugin %s: %w", p.name, err)
 	}
 	p.env = (&exec.Cmd{}).Environ() // the environment of this process
 	if root != "" {                 // SSL_CERT_FILE and SSL_CERT_DIR are paths in this process's root.
@@ -89,10 +89,10 @@ func (p *plugin) decode(stdout, stderr []byte) (credential, error) {
 	var answer v1.ExecCredential
 	switch err := yaml.Unmarshal(stdout, &answer); {
 	case err != nil || answer.Kind != "ExecCredential" || answer.APIVersion != p.spec.APIVersion: // err would quote the output.
-		return credential{}, fmt.Errorf("the exec plugin %s prints no ExecCredential of %s (%d bytes)%s",
-			p.name, p.spec.APIVersion, len(stdout), quoted(string(stderr)))
+		return credential{}, fmt.Errorf("the exec plugin %s printed no valid ExecCredential of apiVersion %s (output: %s)%s",
+			p.name, p.spec.APIVersion, text.Count(len(stdout), "byte"), quoted(string(stderr)))
 	case answer.Status == nil || answer.Status.Token == "":
-		return credential{}, fmt.Errorf("the exec plugin %s gives no token%s", p.name, quoted(string(stderr)))
+		return credential{}, fmt.Errorf("the exec plugin %s printed an ExecCredential without a token%s", p.name, quoted(string(stderr)))
 	}
 	c := credential{token: answer.Status.Token}
 	if answer.Status.ExpirationTimestamp != nil {
@@ -120,7 +120,7 @@ func (p *plugin) run(ctx context.Context, stdout, stderr *output) error {
 	exit, exited := errors.AsType[*exec.ExitError](err)
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("has not ended within %s and was killed", kube.Plugin)
+		return fmt.Errorf("exceeded its time limit of %s and was killed", kube.Plugin)
 	case errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("was not found%s", quoted(p.spec.InstallHint))
 	case exited && exit.ExitCode() >= 0: // -1: a signal has ended it, which err says.

@@ -48,8 +48,8 @@ func ReadGracefulShutdown(root string) (GracefulShutdown, error) {
 			}
 		}
 		if found.Critical < 0 || found.Critical > found.Period { // The kubelet does not start with such a configuration.
-			return GracefulShutdown{}, fmt.Errorf("the kubelet's configuration %s, with its drop-ins, is invalid, so the kubelet will not start with it the next time: "+
-				"shutdownGracePeriodCriticalPods is %s and must be from 0 to shutdownGracePeriod, which is %s", path, found.Critical, found.Period)
+			return GracefulShutdown{}, fmt.Errorf("the kubelet's configuration %s (with drop-ins) is invalid: shutdownGracePeriodCriticalPods is %s, "+
+				"but must be from 0 to shutdownGracePeriod (%s); the kubelet will not start again with it", path, found.Critical, found.Period)
 		}
 		return found, nil
 	}

@@ -51,14 +51,14 @@ func parseSpot(body []byte) (found, error) {
 	action := strings.TrimSpace(doc.Action)
 	at, timeErr := parseTime(doc.Time)
 	if timeErr != nil && !slices.Contains(spotActions, action) {
-		return found{}, fmt.Errorf("neither the action %s nor the time %s can be read", shown(doc.Action), shown(doc.Time))
+		return found{}, fmt.Errorf("the spot notice has neither a known action (%s) nor a valid time (%s)", shown(doc.Action), shown(doc.Time))
 	}
 	// The time is not part of the ID: amazon-ec2-metadata-mock serves another time at each request.
 	e := event.Event{ID: event.ContentID(event.SpotInterruption, action), Kind: event.SpotInterruption, State: event.Pending, Deadline: at}
 	var partial error
 	switch {
 	case timeErr != nil: // Then the action is a known one.
-		e.Code, partial = action, fmt.Errorf("its time: %w", timeErr)
+		e.Code, partial = action, fmt.Errorf("the field \"time\": %w", timeErr)
 	case action == "":
 		partial = errors.New("it names no action")
 	default:
@@ -185,7 +185,7 @@ func parseMaintenance(body []byte) (found, error) {
 	var events []event.Event
 	var errs []error
 	if len(entries) > mostEntries {
-		errs = append(errs, fmt.Errorf("the list has %d entries, of which %d are read", len(entries), mostEntries))
+		errs = append(errs, fmt.Errorf("the list has %d entries; nth reads only the first %d", len(entries), mostEntries))
 		entries = entries[:mostEntries]
 	}
 	for i, raw := range entries {
@@ -378,7 +378,7 @@ var codeShape = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 // that shows the text.
 func parseCode(value string) (string, error) {
 	if len(value) > longestCode || !codeShape.MatchString(value) {
-		return "", fmt.Errorf("%s is no code of letters, digits, - and _", shown(value))
+		return "", fmt.Errorf("%s is not a valid code or ID: it must have 1 to %d letters, digits, hyphens or underscores", shown(value), longestCode)
 	}
 	return value, nil
 }

@@ -123,9 +123,9 @@ func TestSpot_IsRead(t *testing.T) {
 		"a time in another zone":       {`{"action":"stop","time":"2017-09-18T10:22:00+02:00"}`, one(interruption("stop", at))},
 		"unknown fields":               {`{"action":"stop","time":"2017-09-18T08:22:00Z","mood":{"good":[1]}}`, one(interruption("stop", at))},
 		"white space around":           {"\n {\"action\":\" stop \",\"time\":\" 2017-09-18T08:22:00Z\"}\n", one(interruption("stop", at))},
-		"a known action without time":  {`{"action":"terminate"}`, withFlaw(interruption("terminate", time.Time{}), "its time")},
+		"a known action without time":  {`{"action":"terminate"}`, withFlaw(interruption("terminate", time.Time{}), `the field "time"`)},
 		"a known action, bad time":     {`{"action":"terminate","time":"soon"}`, withFlaw(interruption("terminate", time.Time{}), `"soon"`)},
-		"a known action, numeric time": {`{"action":"terminate","time":1505722920}`, withFlaw(interruption("terminate", time.Time{}), "its time")},
+		"a known action, numeric time": {`{"action":"terminate","time":1505722920}`, withFlaw(interruption("terminate", time.Time{}), `the field "time"`)},
 		"a time without action":        {`{"time":"2017-09-18T08:22:00Z"}`, withFlaw(interruption("", at), "no action")},
 		"neither is known":             {`{"action":"teleport","time":"soon"}`, failed(`"teleport"`)},
 		"an empty object":              {`{}`, failed("neither")},
@@ -133,8 +133,8 @@ func TestSpot_IsRead(t *testing.T) {
 		"a list":                       {`["terminate"]`, failed("neither")},
 		"cut off":                      {`{"action":"terminate","ti`, failed(spotPath)},
 		"a hostile action": {`{"action": "reboot\u202e\u001b[2Jnow", "time": "2017-09-18T08:22:00Z"}`,
-			withFlaw(interruption("", at), `"reboot\u202e\x1b[2Jnow" is no code`)},
-		"a long action": {`{"action": "` + strings.Repeat("a", 65) + `", "time": "2017-09-18T08:22:00Z"}`, withFlaw(interruption("", at), "is no code")},
+			withFlaw(interruption("", at), `"reboot\u202e\x1b[2Jnow" is not a valid code or ID`)},
+		"a long action": {`{"action": "` + strings.Repeat("a", 65) + `", "time": "2017-09-18T08:22:00Z"}`, withFlaw(interruption("", at), "is not a valid code or ID")},
 		"of 4 KiB":      {`{"action":"stop","time":"2017-09-18T08:22:00Z"}` + strings.Repeat(" ", 4<<10-47), one(interruption("stop", at))},
 		"two documents": {`{"action":"stop","time":"2017-09-18T08:22:00Z"}{}`, failed(spotPath)},
 		"an error page": {`<html>busy</html>`, failed(spotPath)},
@@ -258,9 +258,9 @@ func TestMaintenance_IsRead(t *testing.T) {
 		"bad NotAfter":                with("21 Jan 2019 09:17:23 GMT", "later", func(e *event.Event) { e.Until = time.Time{} }, "later"),
 		"a date in an unknown zone":   with("09:00:43 GMT", "09:00:43 CEST", undated, "NotBefore"),
 		"a hostile date":              with("21 Jan 2019 09:00:43 GMT", `soon\u202e\u001b[2J`, undated, `"soon\u202e\x1b[2J" is not a date`),
-		"a hostile EventId":           with("i-1", `i\u202e\u001b[2J`, func(e *event.Event) { e.ID = "" }, `"i\u202e\x1b[2J" is no code`),
+		"a hostile EventId":           with("i-1", `i\u202e\u001b[2J`, func(e *event.Event) { e.ID = "" }, `"i\u202e\x1b[2J" is not a valid code or ID`),
 		"a hostile code": with("system-reboot", `reboot\u202e\u001b[2Jnow`, func(e *event.Event) { e.Code = "" },
-			`Code of "i-1": "reboot\u202e\x1b[2Jnow" is no code`),
+			`Code of "i-1": "reboot\u202e\x1b[2Jnow" is not a valid code or ID`),
 		"a number among them": {listOf("17", planned("i-1", "active")), wanted{events: []event.Event{pending}, trouble: "entry 1"}},
 		"null among them":     {listOf(planned("i-1", "active"), "null"), wanted{events: []event.Event{pending}, trouble: "entry 2"}},
 		"null":                {`null`, failed("null")},
@@ -348,7 +348,7 @@ func TestMaintenance_OfALongListAPartIsRead(t *testing.T) {
 		if events, _ := sink.last(event.ScheduledMaintenance); len(events) != 256 {
 			t.Errorf("%d events are known, want 256 of the list", len(events))
 		}
-		if _, troubles := sink.of(event.ScheduledMaintenance); len(troubles) == 0 || !strings.Contains(troubles[0].err.Error(), "300 entries, of which 256 are read") {
+		if _, troubles := sink.of(event.ScheduledMaintenance); len(troubles) == 0 || !strings.Contains(troubles[0].err.Error(), "300 entries; nth reads only the first 256") {
 			t.Errorf("trouble %v", troubles)
 		}
 	})

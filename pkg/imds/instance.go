@@ -81,7 +81,7 @@ func isLine(text string) bool {
 func parseText(body []byte) (string, error) {
 	text := strings.TrimSpace(string(body))
 	if !isLine(text) {
-		return "", fmt.Errorf("the answer of %d bytes is no line of text", len(body))
+		return "", fmt.Errorf("the answer is not one word of at most %d printable ASCII characters", maxLine)
 	}
 	return text, nil
 }

@@ -38,6 +38,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/loop"
+	"github.com/nth-project/nth/pkg/text"
 )
 
 // The interval for another kind of event is this many times Options.Interval: other kinds are announced minutes or days ahead.
@@ -207,7 +208,7 @@ const minSilence = time.Minute
 func (p *poller) stuck() error {
 	longest := max(minSilence, 3*(p.interval+limit)) // A look at maintenance makes up to three requests.
 	if last := p.alive.Load(); last != nil && time.Since(*last) > longest {
-		return fmt.Errorf("looking for %s hangs: neither an answer nor an error for %s", p.kind, time.Since(*last).Round(time.Second))
+		return fmt.Errorf("the poller of %s hangs: no response and no error for %s", p.kind, time.Since(*last).Round(time.Second))
 	}
 	return nil
 }
@@ -388,7 +389,7 @@ func (a answer) explain(err error) error {
 	case a.status == http.StatusUnauthorized && !a.token:
 		return errors.New("the metadata service does not accept the token (401)")
 	case a.token && a.status == http.StatusOK: // The SDK refuses a token if the answer's header does not say how long the token is valid.
-		return fmt.Errorf("the metadata service answers %d bytes that are no token", len(a.body))
+		return errors.New("the metadata service returned a session token without a valid TTL header (X-Aws-Ec2-Metadata-Token-Ttl-Seconds)")
 	case a.status != 0 && a.status != http.StatusOK: // An answer came. get handles 404 for a document.
 		return fmt.Errorf("the metadata service answers %d %s", a.status, http.StatusText(a.status))
 	default:
@@ -428,7 +429,7 @@ func (r *reader) exchange(request *http.Request) (*http.Response, error) {
 	givesToken := r.answer.token && response.StatusCode == http.StatusOK
 	if givesToken && (len(body) == 0 || !isLine(string(body))) {
 		// The SDK would keep such a token, and could not send it in a header. So no request would get the 401 that renews the token.
-		return nil, fmt.Errorf("the metadata service answers %d bytes that are no token", len(body))
+		return nil, fmt.Errorf("the metadata service returned an invalid session token (%s)", text.Count(len(body), "byte"))
 	}
 	r.answer.status, r.answer.body = response.StatusCode, body
 	response.Body = io.NopCloser(bytes.NewReader(body))

@@ -174,9 +174,9 @@ func TestClient_NamesTroubleInPlainWords(t *testing.T) {
 		"404 too large":        {spotPath, answer{status: 404, body: strings.Repeat(" ", 64<<10+1)}, "longer than 4 KiB"},
 		"too long a header":    {spotPath, answer{body: "x", header: http.Header{"X-More": {strings.Repeat("x", 32<<10)}}}, "header"},
 		"too large a token":    {"token", answer{body: strings.Repeat("x", 64<<10+1)}, "asking for a session token: the answer is longer than 4 KiB"},
-		"an empty token":       {"token", answer{status: 200}, "0 bytes that are no token"},
-		"a token of two lines": {"token", answer{body: "a\nb"}, "3 bytes that are no token"},
-		"a token for no time":  {"token", answer{body: "a"}, "1 bytes that are no token"},
+		"an empty token":       {"token", answer{status: 200}, "returned an invalid session token (0 bytes)"},
+		"a token of two lines": {"token", answer{body: "a\nb"}, "returned an invalid session token (3 bytes)"},
+		"a token for no time":  {"token", answer{body: "a"}, "returned a session token without a valid TTL header"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ec2 := serve(announced)

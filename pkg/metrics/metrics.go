@@ -108,7 +108,7 @@ func (m *Metrics) beat() {
 // service or the API server is no such error: a restart of nth would not mend that.
 func (m *Metrics) Healthy() error {
 	if silence := time.Since(*m.lastShow.Load()); silence > maxSilence {
-		return fmt.Errorf("the main loop has given no sign of life for %s", silence.Round(time.Second))
+		return fmt.Errorf("the main loop hangs: no progress for %s", silence.Round(time.Second))
 	}
 	if m.opts.Stuck == nil {
 		return nil

@@ -140,7 +140,7 @@ func TestHandler_AnswersProbes(t *testing.T) {
 		readiness   string
 	}{
 		"well":                 {silence: 30 * time.Second},
-		"the loop is silent":   {silence: 31 * time.Second, health: "the main loop has given no sign of life for 31s"},
+		"the loop is silent":   {silence: 31 * time.Second, health: "the main loop hangs: no progress for 31s"},
 		"a source is stuck":    {stuck: stuck, health: stuck.Error()},
 		"a dependency is away": {away: away, readiness: away.Error()},
 		"both stuck, and away": {stuck: stuck, away: away, health: stuck.Error()},

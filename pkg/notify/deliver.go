@@ -179,7 +179,7 @@ func (q *queue) try(ctx context.Context, m *message) (finished bool) {
 	case q.stopping:
 		result.Err, result.Lost = errors.New("the program stopped before the delivery"), true
 	case time.Since(m.made) >= maxAge:
-		result.Err, result.Lost = fmt.Errorf("it is older than a day, and the last attempt failed: %w", err), true
+		result.Err, result.Lost = fmt.Errorf("not delivered within a day; the last error: %w", err), true
 	}
 	finished = dropped || err == nil || result.Lost
 	if finished {

@@ -138,11 +138,11 @@ func (d Destination) headers() (http.Header, error) {
 	}
 	var inFile map[string]string
 	if json.Unmarshal([]byte(content), &inFile) != nil {
-		return nil, fmt.Errorf("%s must be one JSON object of header names and texts", d.HeadersFile)
+		return nil, fmt.Errorf("%s must contain one JSON object that maps header names to string values", d.HeadersFile)
 	}
 	for name, value := range inFile {
 		if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
-			return nil, fmt.Errorf("HTTP does not allow a name or a value of the headers in %s", d.HeadersFile)
+			return nil, fmt.Errorf("%s has a header name or value that HTTP does not allow", d.HeadersFile)
 		}
 		headers.Set(name, value)
 	}

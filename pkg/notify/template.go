@@ -90,7 +90,7 @@ func (t *Template) try() error {
 		silent = silent && text == "" // A template may give nothing for some notices, but not for all.
 	}
 	if silent {
-		return fmt.Errorf("%s: it gives no text for any kind of notice", t.parsed.Name())
+		return fmt.Errorf("%s: the template renders no text for any notice", t.parsed.Name())
 	}
 	return nil
 }
@@ -107,7 +107,7 @@ func (t *Template) Render(f Fields) (string, error) {
 	}
 	var parsed json.RawMessage
 	if err := json.Unmarshal([]byte(text.String()), &parsed); t.json && err != nil {
-		return "", fmt.Errorf("%s: it gives no JSON, although the Content-Type is a type of JSON, for a notice with the outcome %q: %w", t.parsed.Name(), f.Outcome, err)
+		return "", fmt.Errorf("%s: the template does not render valid JSON for the outcome %q, but the Content-Type is JSON: %w", t.parsed.Name(), f.Outcome, err)
 	}
 	return text.String(), nil
 }
@@ -127,7 +127,7 @@ type limitedText struct{ strings.Builder }
 // Write implements io.Writer.
 func (t *limitedText) Write(p []byte) (int, error) {
 	if t.Len()+len(p) > maxTextSize {
-		return 0, fmt.Errorf("it gives more than %d bytes", maxTextSize)
+		return 0, fmt.Errorf("the template renders more than %d bytes", maxTextSize)
 	}
 	return t.Builder.Write(p)
 }

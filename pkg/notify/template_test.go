@@ -50,12 +50,12 @@ func TestTemplate_ErrorsNameTheLine(t *testing.T) {
 		"no such function":     {"\n{{ nope }}", jsonType, "test:2: function \"nope\" not defined"},
 		"not closed":           {"\n\n{{ if .Test }}", jsonType, "test:3: unexpected EOF"},
 		"reads environment":    {"{{ env \"HOME\" }}", jsonType, "function \"env\" not defined"},
-		"a loop with text":     {"{{ range 2000 }}{{ $.Text }}{{ end }}", "text/plain", "it gives more than 131072 bytes"},
+		"a loop with text":     {"{{ range 2000 }}{{ $.Text }}{{ end }}", "text/plain", "the template renders more than 131072 bytes"},
 		"any number of values": {"{{ until 1000000000 }}", "text/plain", `function "until" not defined`},
 		"a text of any length": {`{{ repeat 1000000000 "a" }}`, "text/plain", `function "repeat" not defined`},
-		"no JSON":              {"hello {{ .Text }}", jsonType, `test: it gives no JSON, although the Content-Type is a type of JSON, for a notice with the outcome "announced": invalid character`},
-		"no JSON, sometimes":   {"{\n{{ if eq .Outcome \"incomplete\" }}oops{{ end }}}", "application/cloudevents+json", `for a notice with the outcome "incomplete": invalid character`},
-		"nothing":              {"{{ if .Test }}{}{{ end }}\n", "text/plain", "test: it gives no text for any kind of notice"},
+		"no JSON":              {"hello {{ .Text }}", jsonType, `test: the template does not render valid JSON for the outcome "announced", but the Content-Type is JSON: invalid character`},
+		"no JSON, sometimes":   {"{\n{{ if eq .Outcome \"incomplete\" }}oops{{ end }}}", "application/cloudevents+json", `for the outcome "incomplete", but the Content-Type is JSON: invalid character`},
+		"nothing":              {"{{ if .Test }}{}{{ end }}\n", "text/plain", "test: the template renders no text for any notice"},
 		"a method of a time":   {"{{ .StartTime.Unix }}", "text/plain", `test:1:13: executing "test" at <.StartTime.Unix>: can't evaluate field Unix in type time.Time, whose methods are unknown`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -263,7 +263,7 @@ func TestDeliver_GivesUpAndSaysSo(t *testing.T) {
 			r.down()
 			r.hear(state.Announced, "a")
 			r.pass(25 * time.Hour)
-			r.wantLost(1, "older than a day")
+			r.wantLost(1, "not delivered within a day")
 			if n := len(r.posted()); n > 3000 {
 				t.Errorf("%d attempts in a day", n)
 			}

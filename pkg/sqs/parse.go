@@ -187,13 +187,13 @@ func Parse(body, account string, sent time.Time) (Notice, error) {
 	return n, nil
 }
 
-// unmarshal decodes a message, or the fields in it, into the struct that into points to. "it" in the errors is the message: the log names it.
+// unmarshal decodes a message, or the fields in it, into the struct that into points to.
 func unmarshal(body []byte, into any) error {
 	if len(body) > maxBody {
-		return fmt.Errorf("it has %d bytes, and the most that are read are %d", len(body), maxBody)
+		return fmt.Errorf("the body has %d bytes; nth-queue reads at most %d", len(body), maxBody)
 	}
 	if err := json.Unmarshal(body, into); err != nil {
-		return fmt.Errorf("it is not a JSON object of the expected form: %s", text.Visible(err.Error(), maxShown))
+		return fmt.Errorf("the body is not a JSON object of the expected form: %s", text.Visible(err.Error(), maxShown))
 	}
 	return nil
 }
@@ -228,7 +228,7 @@ func (n Notice) check() error {
 	}
 	for _, t := range texts {
 		if !t.form.pattern.MatchString(t.value) {
-			return fmt.Errorf("its %s is %s, and must be %s", t.name, shown(t.value), t.form.right)
+			return fmt.Errorf("the %s is %s, but must be %s", t.name, shown(t.value), t.form.right)
 		}
 	}
 	return nil

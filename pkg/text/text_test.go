@@ -164,7 +164,7 @@ func TestRedact_LeavesOtherTextAlone(t *testing.T) {
 		"getting credentials: the exec plugin aws-iam-authenticator failed with exit code 1",
 		"open /var/lib/kubelet/pki/kubelet-client-2026-01-31-12-00-00.pem: no such file or directory",
 		"tls: failed to verify certificate: x509: certificate signed by unknown authority",
-		`the credential belongs to the user "system:serviceaccount:kube-system:node", which is not a node (system:node:<name>)`,
+		`the credential belongs to the user "system:serviceaccount:kube-system:node", but nth needs the credential of a node (system:node:<name>)`,
 	} {
 		if got := text.Redact(s); got != s {
 			t.Errorf("Redact(%q)\nis %q", s, got)

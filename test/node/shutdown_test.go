@@ -238,7 +238,7 @@ func TestShutdown_DelayIsTheKubeletsWhileItsFileIsThere(t *testing.T) {
 	n.Install(t, host.Older)
 	n.WaitWatching(t)
 	mustGrant(t, n, shutdownGrace)
-	const line = "warn  shutdown    logind lets a shutdown wait for 30s only, after which it begins, even if pods are left; 80-nth.conf, which asks for 2m30s, "
+	const line = "warn  shutdown    logind delays a shutdown by only 30s, even if pods are left: 80-nth.conf, which sets 2m30s, "
 	if said := n.Run(t, "nth", "check"); !strings.Contains(said, line) {
 		t.Errorf("nth check says\n%s\nwant a line that begins with %q", said, line)
 	}

@@ -52,7 +52,7 @@ func TestQueue_FromInstallationToPurge(t *testing.T) {
 		m.Run(t, "chmod", "644", "/etc/nth/nth-queue.toml.d/50-site.toml")
 		m.Try(t, "systemctl", "restart", "nth-queue")
 		if status, said := m.Property(t, "nth-queue", "ExecMainStatus"), m.Try(t, "journalctl", "--unit=nth-queue", "--output=cat").Stdout; status != "78" ||
-			!strings.Contains(said, "there is neither a kubeconfig") || m.Property(t, "nth-queue", "NRestarts") != "0" {
+			!strings.Contains(said, "found neither a kubeconfig") || m.Property(t, "nth-queue", "NRestarts") != "0" {
 			t.Errorf("without a kubeconfig it ended with status %s, and said\n%s", status, said)
 		}
 		configureQueue(t, m, aws)

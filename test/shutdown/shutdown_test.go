@@ -214,12 +214,12 @@ func TestShutdown_WithoutAnAPIServerEndsAllTheSame(t *testing.T) {
 	h.Run(t, "systemctl", "restart", "systemd-logind")
 	lab.Await(t, "nth warns of the delay", func() bool {
 		return slices.ContainsFunc(h.Logged(t, systemd.Started), func(e machine.Entry) bool {
-			return strings.Contains(e.Message(), "waits for the drain for 10s only") && e["PRIORITY"] == "4"
+			return strings.Contains(e.Message(), "logind delays a shutdown by only 10s") && e["PRIORITY"] == "4"
 		})
 	})
 	h.Write(t, "/var/lib/kubelet/config.yaml", "shutdownGracePeriod: 60s\n")
 	mustCheck(t, h,
-		"warn  shutdown    logind lets a shutdown wait for 10s only, after which it begins, even if pods are left; 80-nth.conf, which asks for 2m30s, ",
+		"warn  shutdown    logind delays a shutdown by only 10s, even if pods are left: 80-nth.conf, which sets 2m30s, ",
 		"warn  shutdown    the kubelet wants to hold it for 1m0s, and logind grants 10s: ")
 	h.Node.AddPods(t, "web", 3)
 	cp.StopAPIServer(t)

@@ -59,7 +59,7 @@ func endpointOf(c config.Webhook, name string) (*notify.Endpoint, error) {
 	}
 	endpoint, err := notify.NewEndpoint(to)
 	if err != nil {
-		return nil, fmt.Errorf("%w; %s sends no webhook notices", err, name)
+		return nil, fmt.Errorf("%w; no webhook notices are sent", err)
 	}
 	return endpoint, nil
 }
