@@ -45,8 +45,8 @@ func draining(pid int) state.Status {
 			PodsTotal: 3, PodsLeft: 2, HeldBy: map[string]string{"default/web-1": "PDB web", "default/web-2": "PDB web"},
 		},
 		Events: []state.EventStatus{
-			{ID: "a", Kind: event.SpotInterruption, Phase: state.Draining, Plan: "EC2 will terminate this spot instance; drain now"},
-			{ID: "b", Kind: event.ScheduledMaintenance, Phase: state.Incomplete, Plan: "EC2 has scheduled a stop; drain now",
+			{ID: "a", Kind: event.SpotInterruption, Phase: state.Draining, Plan: "EC2 will terminate this spot instance; plan: drain now"},
+			{ID: "b", Kind: event.ScheduledMaintenance, Phase: state.Incomplete, Plan: "EC2 has scheduled a stop; plan: drain now",
 				Missing: at, Error: "the deadline came first"},
 		},
 		Documents: []state.DocumentStatus{

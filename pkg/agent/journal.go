@@ -38,33 +38,33 @@ func (m message) when(fits func(state.Transition) bool) message {
 
 // messages has the messages for each kind of transition. The first message that fits the transition is logged; nothing is logged if no message fits.
 var messages = map[state.TransitionKind][]message{
-	state.Announced:  {warn(systemd.EventSeen, "{kind}: {plan}")},
-	state.Changed:    {info(systemd.EventSeen, "{kind} has changed: {plan}")},
-	state.Missed:     {info(systemd.EventWithdrawn, "{kind}: no longer announced; waiting to confirm before undoing anything")},
-	state.ClosedWith: {info(systemd.EventWithdrawn, "{kind}: {ending}; nothing more to do for it")},
+	state.Announced:  {warn(systemd.EventSeen, "event {kind} announced: {plan}")},
+	state.Changed:    {info(systemd.EventSeen, "event {kind} changed: {plan}")},
+	state.Missed:     {info(systemd.EventWithdrawn, "event {kind} is no longer announced; nth undoes nothing until this is certain")},
+	state.ClosedWith: {info(systemd.EventWithdrawn, "event {kind} closed: {ending}; nth has nothing left to undo")},
 	state.Begun: {
-		warn(systemd.DrainStarted, "{not}draining the node: {reason} ({time})").when(isDraining),
-		info(systemd.EventWithdrawn, "{not}uncordoning the node: {reason}").when(actionIs(policy.Uncordon)),
+		warn(systemd.DrainStarted, "{doing}draining the node: {reason} ({time})").when(isDraining),
+		info(systemd.EventWithdrawn, "{doing}uncordoning the node: {reason}").when(actionIs(policy.Uncordon)),
 	},
-	state.CalledBack: {info(systemd.EventWithdrawn, "stopped the {action} for {kind} before it was done")},
+	state.CalledBack: {info(systemd.EventWithdrawn, "stopped the {action} for {kind}, because nth's plan for the event changed")},
 	state.Done:       {warn(systemd.Drained, "{drained}").when(actionIs(policy.Drain))},
 	state.RanOut: {
-		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}").when(func(t state.Transition) bool { return t.Entry.Released() }),
-		failure(systemd.DrainIncomplete, "the drain ran out of time, and continues while the machine runs: {incomplete}"),
+		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}; nth does not continue it, because someone uncordoned the node").when(func(t state.Transition) bool { return t.Entry.Released() }),
+		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}; nth continues it while the machine runs"),
 	},
 	state.Failed: {failure(systemd.CordonFailed, "{error}; retrying")}, // The error says that it was cordoning or uncordoning.
 	state.LeftAlone: {
-		warn(systemd.DrainLeft, "the node is left alone because of its annotation "+drain.ActionAnnotation+": its pods are not evicted for {kind}"),
+		warn(systemd.DrainLeft, "annotation "+drain.ActionAnnotation+" forbids evictions; nth evicts no pods for {kind} until the annotation is removed"),
 	},
 
 	state.NodeCordoned: {warn(systemd.Cordoned, "{would}cordoned the node in {took}").when(isOfNode)},
 	state.CordonFound:  {info(systemd.CordonForeign, "the node was already cordoned by someone else; nth will not uncordon it").when(isOfNode)},
 	state.NodeUncordoned: {
-		info(systemd.CordonLifted, "someone uncordoned the node during this event; pods from before are still evicted, later ones stay").when(actionIs(policy.Drain)),
+		info(systemd.CordonLifted, "someone uncordoned the node during the drain; nth still evicts the pods from before the uncordon, and keeps newer pods").when(actionIs(policy.Drain)),
 		info(systemd.CordonLifted, "someone uncordoned the node; nth will not cordon it again for this event until a reboot"),
 	},
 	state.NodeOptedOut: {
-		info(systemd.DrainLeft, "annotation "+drain.ActionAnnotation+" asks to leave the node alone; nth neither cordons nor drains it"),
+		info(systemd.DrainLeft, "annotation "+drain.ActionAnnotation+" forbids cordoning; nth neither cordons nor drains the node"),
 	},
 	state.NodeMissing:      {info(systemd.DrainStarted, "the Node does not exist: {detail}; nth will cordon it once the kubelet registers it")},
 	state.NodeExcluded:     {info(systemd.Cordoned, "added the label "+drain.ExcludeLabel+" to the node, so that load balancers deregister it")},
@@ -95,7 +95,7 @@ var messages = map[state.TransitionKind][]message{
 	state.PodOverdue:       {warn(systemd.PodHeld, "{pod} is still terminating after its grace period; nth evicts system-*-critical pods without waiting for it")},
 	state.PodsLeftToReturn: {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; nth no longer evicts them")},
 	state.PodGone:          {info(systemd.PodGone, "{pod} is gone; pods still to go: {left} of {total}")},
-	state.Rebooting:        {warn(systemd.Rebooting, "{not}starting the scheduled maintenance now, before its time: {reason}")},
+	state.Rebooting:        {warn(systemd.Rebooting, "{doing}starting the scheduled maintenance now, before its time: {reason}")},
 	state.RebootFailed:     {failure(systemd.Rebooting, "cannot start the scheduled maintenance early: {error}; EC2 will do it at the scheduled time")},
 	state.VolumesInUse:     {info(systemd.PodGone, "waiting for volumes to be detached: {detail} left")},
 }
@@ -154,9 +154,9 @@ func (a *Agent) would(done string) string {
 
 // fill replaces the placeholders in the format of a message.
 func (a *Agent) fill(format string, t state.Transition) string {
-	not := ""
+	doing := ""
 	if a.cfg.DryRun {
-		not = "dry run: not "
+		doing = "dry run: would be "
 	}
 	why := ""
 	if t.Err != nil {
@@ -164,9 +164,9 @@ func (a *Agent) fill(format string, t state.Transition) string {
 	}
 	words := []string{
 		"{error}", why,
-		"{kind}", string(t.Entry.Event.Kind), "{plan}", t.Plan, "{ending}", string(t.Entry.Ending), "{action}", t.Action, "{reason}", t.Reason,
+		"{kind}", string(t.Entry.Event.Kind), "{plan}", t.Plan, "{ending}", t.Entry.Ending.Text(), "{action}", t.Action, "{reason}", t.Reason,
 		"{pod}", t.Pod, "{detail}", t.Detail, "{total}", strconv.Itoa(t.Total), "{left}", strconv.Itoa(t.Left),
-		"{pods}", text.Pods(t.Total), "{took}", t.Took.Round(time.Millisecond).String(), "{not}", not, "{would}", a.would(""),
+		"{pods}", text.Pods(t.Total), "{took}", t.Took.Round(time.Millisecond).String(), "{doing}", doing, "{would}", a.would(""),
 	}
 	switch t.Kind { // Messages for other kinds have no more placeholders.
 	case state.Begun:
@@ -194,9 +194,9 @@ func (a *Agent) drained(t state.Transition) string {
 		r = &state.Result{}
 	}
 	if a.cfg.DryRun {
-		return fmt.Sprintf("dry run: the node would have been cordoned and drained of %s, %d left alone", text.Pods(r.Evicted), r.Skipped)
+		return a.would(fmt.Sprintf("drained the node: %s evicted, %d kept", text.Pods(r.Evicted), r.Skipped))
 	}
-	said := fmt.Sprintf("drained: %s evicted, %d deleted, %d left in place", text.Pods(r.Evicted), r.Deleted, r.Skipped)
+	said := fmt.Sprintf("drained the node: %s evicted, %d deleted, %d kept", text.Pods(r.Evicted), r.Deleted, r.Skipped)
 	if !t.Deadline.IsZero() {
 		left := t.Deadline.Sub(t.At).Seconds()
 		if left < 0 {
@@ -215,7 +215,7 @@ func (a *Agent) drained(t state.Transition) string {
 func incomplete(t state.Transition) string {
 	r := t.Entry.Result
 	if r == nil { // No guard has worked for the event.
-		return "the deadline passed while nth could not evict pods; which pods are left is not known"
+		return "nth could not evict pods, and does not know which are left"
 	}
 	left := slices.Clone(r.Left)
 	for i, pod := range left {
@@ -226,5 +226,5 @@ func incomplete(t state.Transition) string {
 	if len(left) == 0 { // The guard has not listed the pods yet, or not since its goal changed.
 		left = []string{"not known"}
 	}
-	return fmt.Sprintf("%s evicted, %d deleted, left: %s", text.Pods(r.Evicted), r.Deleted, strings.Join(left, ", "))
+	return fmt.Sprintf("%s evicted, %d deleted, pods left: %s", text.Pods(r.Evicted), r.Deleted, strings.Join(left, ", "))
 }

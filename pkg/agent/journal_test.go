@@ -110,23 +110,23 @@ func TestJournal_HowADrainEnds(t *testing.T) {
 		want   string
 	}
 	each(t, map[string]row{
-		"no pods were found in time": {drain.Result{Cordon: drain.CordonSet}, 0, "0 pods evicted, 0 deleted, left: not known"},
-		"without a cordon":           {drain.Result{Deleted: 1, Left: []string{"default/web"}}, 0, "0 pods evicted, 1 deleted, left: default/web"},
+		"no pods were found in time": {drain.Result{Cordon: drain.CordonSet}, 0, "0 pods evicted, 0 deleted, pods left: not known"},
+		"without a cordon":           {drain.Result{Deleted: 1, Left: []string{"default/web"}}, 0, "0 pods evicted, 1 deleted, pods left: default/web"},
 		"after the deadline": {
 			drain.Result{Cordon: drain.CordonSet, Evicted: 1}, 150 * time.Second,
-			"drained: 1 pod evicted, 0 deleted, 0 left in place; 30 s after the deadline",
+			"drained the node: 1 pod evicted, 0 deleted, 0 kept; 30 s after the deadline",
 		},
 		"at the deadline": {
 			drain.Result{Cordon: drain.CordonSet, Evicted: 1}, 2 * time.Minute,
-			"drained: 1 pod evicted, 0 deleted, 0 left in place; 0 s before the deadline",
+			"drained the node: 1 pod evicted, 0 deleted, 0 kept; 0 s before the deadline",
 		},
 		"the Node was deleted after as many evictions as deletions": {
 			drain.Result{NodeGone: true, Evicted: 1, Deleted: 1}, time.Minute,
-			"drained: 1 pod evicted, 1 deleted, 0 left in place; 60 s before the deadline; the Node no longer exists",
+			"drained the node: 1 pod evicted, 1 deleted, 0 kept; 60 s before the deadline; the Node no longer exists",
 		},
 		"the Node was deleted meanwhile": {
 			drain.Result{NodeGone: true, Evicted: 3}, time.Minute,
-			"drained: 3 pods evicted, 0 deleted, 0 left in place; 60 s before the deadline; the Node no longer exists",
+			"drained the node: 3 pods evicted, 0 deleted, 0 kept; 60 s before the deadline; the Node no longer exists",
 		},
 	}, func(r *rig, row row) {
 		r.node.toGuard(func(_ context.Context, g *guard) {
@@ -144,7 +144,7 @@ func TestJournal_HowADrainEnds(t *testing.T) {
 		if row.after > 0 {
 			r.wantSaid(systemd.Drained, "warning: "+row.want)
 		} else {
-			r.wantSaid(systemd.DrainIncomplete, "error: the drain ran out of time, and continues while the machine runs: "+row.want)
+			r.wantSaid(systemd.DrainIncomplete, "error: the drain ran out of time: "+row.want+"; nth continues it while the machine runs")
 		}
 	})
 }
@@ -167,9 +167,9 @@ func TestJournal_ADryRunNeverSaysThatSomethingWasDone(t *testing.T) {
 		r.pass(time.Minute)
 		for id, want := range map[string][]string{
 			systemd.Started:      {"info: watching for interruptions, as a dry run: nothing will be cordoned or evicted"},
-			systemd.DrainStarted: {"warning: dry run: not draining the node: EC2 has scheduled instance-stop at 01:00:00 UTC on 1 Jan 2000 (3600 s left)"},
+			systemd.DrainStarted: {"warning: dry run: would be draining the node: EC2 has scheduled instance-stop at 01:00:00 UTC on 1 Jan 2000 (3600 s left)"},
 			systemd.PodEvicted:   {"info: dry run: would have evicted default/web-1"},
-			systemd.Drained:      {"warning: dry run: the node would have been cordoned and drained of 1 pod, 2 left alone"},
+			systemd.Drained:      {"warning: dry run: would have drained the node: 1 pod evicted, 2 kept"},
 			systemd.Uncordoned:   {"info: dry run: would have uncordoned the node: the event was withdrawn"},
 		} {
 			r.wantSaid(id, want...)

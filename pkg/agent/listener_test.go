@@ -41,7 +41,7 @@ func TestListener_ADrainFromNoticeToEnd(t *testing.T) {
 			"pod-gone a drain after 1s default/web (u1) 0 of 1", "done a drain after 1s")
 		r.pass(time.Minute)
 		r.wantHeard("pod-evicted a drain after 5s default/web (u1) 1 of 1", "pod-gone a drain after 5s default/web (u1) 0 of 1")
-		r.wantSaid(systemd.Drained, "warning: drained: 0 pods evicted, 0 deleted, 0 left in place; 119 s before the deadline")
+		r.wantSaid(systemd.Drained, "warning: drained the node: 0 pods evicted, 0 deleted, 0 kept; 119 s before the deadline")
 		r.announce()
 		r.pass(time.Minute)
 		r.wantHeard("missed a", "begun a uncordon after 0s", "done a uncordon after 0s")
@@ -62,7 +62,7 @@ func TestListener_WhenWhereWhyAndUntilWhen(t *testing.T) {
 				t.Errorf("%s: at %s on %q, as %q, until %s, hard: %t", what, h.At, h.Node, h.Reason, h.Deadline, h.Hard)
 			}
 		}
-		if h := r.heard.find(state.Announced); h.Plan != reason+"; drain now" {
+		if h := r.heard.find(state.Announced); h.Plan != reason+"; plan: drain now" {
 			t.Errorf("the plan is %q", h.Plan)
 		}
 	})

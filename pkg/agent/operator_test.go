@@ -43,7 +43,7 @@ func TestReopened_IsRecordedAndLoggedOnce(t *testing.T) {
 		writes     int32 // more of them: what is left of the cordon is taken off
 	}
 	each(t, map[string]row{
-		"of a drain":  {"terminate", "someone uncordoned the node during this event; pods from before are still evicted, later ones stay", 0},
+		"of a drain":  {"terminate", "someone uncordoned the node during the drain; nth still evicts the pods from before the uncordon, and keeps newer pods", 0},
 		"of a cordon": {"hibernate", "someone uncordoned the node; nth will not cordon it again for this event until a reboot", 1},
 	}, func(r *rig, row row) {
 		r.node.toGuard(func(_ context.Context, g *guard) {
@@ -89,7 +89,7 @@ func TestReopened_NotForAnEventThatTheGuardDidNotHave(t *testing.T) {
 
 // leftAlone is what is logged when a node's annotation keeps its pods from being evicted.
 func leftAlone(kind event.Kind) string {
-	return "warning: the node is left alone because of its annotation " + drain.ActionAnnotation + ": its pods are not evicted for " + string(kind)
+	return "warning: annotation " + drain.ActionAnnotation + " forbids evictions; nth evicts no pods for " + string(kind) + " until the annotation is removed"
 }
 
 func TestOptedOut_ACordonWaits(t *testing.T) {

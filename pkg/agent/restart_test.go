@@ -61,7 +61,7 @@ func TestRestart_WhatRanOutOfTimeWhileNthWasStopped(t *testing.T) {
 		r.restart(func() { r.pass(2 * time.Minute) })
 		r.wantTape("put a incomplete", "guard for a: drain, hard in -1m0s")
 		r.wantSaid(systemd.DrainIncomplete,
-			"error: the drain ran out of time, and continues while the machine runs: the deadline passed while nth could not evict pods; which pods are left is not known")
+			"error: the drain ran out of time: nth could not evict pods, and does not know which are left; nth continues it while the machine runs")
 	})
 }
 

@@ -24,7 +24,7 @@ func TestStatus_WhileNothingHappens(t *testing.T) {
 		r.ident.tell("node-a", nil)
 		r.wantStatus(allClear)
 		r.announce(r.rebooting("a", time.Hour))
-		r.wantStatus("watching node node-a: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000; drain begins at 00:50:00 UTC on 1 Jan 2000")
+		r.wantStatus("watching node node-a: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000; plan: drain begins at 00:50:00 UTC on 1 Jan 2000")
 		r.announce(r.spot("b", 2*time.Minute))
 		r.wantStatus("node node-a is drained for spot-interruption")
 	})
@@ -119,7 +119,7 @@ func TestStatus_OtherWorkAndWhyItFails(t *testing.T) {
 			r.run()
 			r.trouble(event.ASGTermination, "status 403")
 			r.wantTape()
-		}, "watching node node-a: the Auto Scaling group takes this instance out of service (Terminated); drain now; cannot look for asg-termination since 00:00:00"},
+		}, "watching node node-a: the Auto Scaling group takes this instance out of service (Terminated); plan: drain now; cannot look for asg-termination since 00:00:00"},
 		"it ran out of time, and another event cordons it": {func(ctx context.Context, g *guard) {
 			g.close()
 			g.say(drain.Progress{Kind: state.PodHeld, Pod: "default/web-1", Detail: "default/web", Total: 2, Left: 1})

@@ -554,7 +554,7 @@ func TestFinish_OfANodeThatIsDrainedAlready(t *testing.T) {
 		if got := says.requests(); len(got) == 0 || c.node("a").Spec.Unschedulable {
 			t.Errorf("the requests were %q, and the node is unschedulable: %t\n%s", got, c.node("a").Spec.Unschedulable, r.log)
 		}
-		if strings.Contains(r.log.String(), "drained: 0 pods evicted") {
+		if strings.Contains(r.log.String(), "drained the node: 0 pods evicted") {
 			t.Errorf("a drain is reported that did not run\n%s", r.log)
 		}
 	})

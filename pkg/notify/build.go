@@ -79,9 +79,9 @@ func (b *builder) build(t state.Transition) notice {
 	n := notice{Transition: t}
 	switch t.Kind {
 	case state.Announced:
-		n.outcome, n.eventReason, n.text = string(Announced), t.Entry.Event.Kind.Info().EventReason, "announced; nth's plan: "+t.Plan
+		n.outcome, n.eventReason, n.text = string(Announced), t.Entry.Event.Kind.Info().EventReason, "announced: "+t.Plan
 	case state.Changed:
-		n.eventReason, n.text = t.Entry.Event.Kind.Info().EventReason, "changed; nth's plan: "+t.Plan
+		n.eventReason, n.text = t.Entry.Event.Kind.Info().EventReason, "changed: "+t.Plan
 	case state.ClosedWith:
 		n.outcome, n.eventReason, n.text = string(t.Entry.Ending), reasonOver, overText(t)
 	case state.PutOff:
@@ -201,12 +201,12 @@ func overText(t state.Transition) string {
 	return text
 }
 
-// counts says in words how many pods a drain evicted, deleted and left in place. r is nil if that is not known.
+// counts says in words how many pods a drain evicted, deleted and kept. r is nil if that is not known.
 func counts(r *state.Result) string {
 	if r == nil {
 		return "what became of the pods is not known"
 	}
-	return fmt.Sprintf("%s evicted, %d deleted, %d left in place", text.Pods(r.Evicted), r.Deleted, r.Skipped)
+	return fmt.Sprintf("%s evicted, %d deleted, %d kept", text.Pods(r.Evicted), r.Deleted, r.Skipped)
 }
 
 // left lists the pods that a drain left, each with what held it; "not known" if r has no such pods, or is nil.

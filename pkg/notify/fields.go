@@ -248,7 +248,7 @@ func sample(kind event.Kind, outcome string, full bool) Fields {
 	ev := &n.Entry.Event
 	ev.Code, ev.Description = "terminate", `it is "planned"; see C:\notes`
 	ev.Noticed, ev.Deadline, ev.Until = seen, seen.Add(2*time.Minute), seen.Add(time.Hour)
-	n.Plan, n.Reason = "EC2 will terminate the instance; drain now", "EC2 will terminate the instance"
+	n.Plan, n.Reason = "EC2 will terminate the instance; plan: drain now", "EC2 will terminate the instance"
 	if n.outcome != string(Announced) {
 		n.Action, n.Took, n.Err = string(policy.Drain), 100*time.Second, errors.New("no answer:\n\"default/web-1\"")
 		n.pods, n.deleted = []string{"default/web-1", "default/web-2", `default/web-3"`}, map[string]string{`default/web-3"`: `default/web\`}

@@ -264,7 +264,7 @@ func messagesOfADrain(t *testing.T, file string) (messages []string) {
 			})
 		}
 		hear(state.Announced, 0, func(h *state.Transition) {
-			h.Plan = "EC2 will terminate this spot instance at 12:02:00 UTC on 1 Mar 2026; drain now"
+			h.Plan = "EC2 will terminate this spot instance at 12:02:00 UTC on 1 Mar 2026; plan: drain now"
 		})
 		hear(state.NodeCordoned, 0, func(*state.Transition) {})
 		hear(state.PodHeld, time.Minute, func(h *state.Transition) { h.Pod, h.Detail = "shop/db-0", "shop/db" })

@@ -140,19 +140,19 @@ func TestDescribe_WhatWillBeDone(t *testing.T) {
 		entry state.Entry
 		want  string
 	}{
-		{entry(spot("a", time.Minute), state.Seen), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; drain now"},
+		{entry(spot("a", time.Minute), state.Seen), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; plan: drain now"},
 		{entry(spot("a", time.Minute), state.Drained), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
-		{entry(spot("a", time.Minute), state.Incomplete), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; drain now"},
+		{entry(spot("a", time.Minute), state.Incomplete), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; plan: drain now"},
 		{entry(hibernation("a", time.Minute), state.Cordoned), "EC2 will hibernate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
-		{entry(hibernation("a", time.Minute), state.Cordoning), "EC2 will hibernate this spot instance at 12:01:00 UTC on 1 Mar 2026; cordon now"},
+		{entry(hibernation("a", time.Minute), state.Cordoning), "EC2 will hibernate this spot instance at 12:01:00 UTC on 1 Mar 2026; plan: cordon now"},
 		{entry(spot("a", time.Minute), state.Cordoned, missing(0)), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; it is not announced at present, so that nothing more is done"},
-		{entry(spot("a", time.Minute), state.Cordoned, uncordoned), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; drain now"},
-		{entry(spot("a", time.Minute), state.Draining, reopened), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; drain now"},
+		{entry(spot("a", time.Minute), state.Cordoned, uncordoned), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; plan: drain now"},
+		{entry(spot("a", time.Minute), state.Draining, reopened), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; plan: drain now"},
 		{entry(spot("a", time.Minute), state.Incomplete, reopened), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
 		{entry(canceledStop, state.Undoing), "EC2 has scheduled instance-stop at 13:00:00 UTC on 1 Mar 2026; the node is being uncordoned"},
 		{entry(canceledStop, state.Closed), "EC2 has scheduled instance-stop at 13:00:00 UTC on 1 Mar 2026; nothing more will be done"},
-		{entry(maintenance("a", "system-reboot", 5*time.Minute), state.Cordoning), "EC2 has scheduled system-reboot at 12:05:00 UTC on 1 Mar 2026; drain now"},
-		{entry(maintenance("a", "system-reboot", 35*time.Minute), state.Draining), "EC2 has scheduled system-reboot at 12:35:00 UTC on 1 Mar 2026; drain now"},
+		{entry(maintenance("a", "system-reboot", 5*time.Minute), state.Cordoning), "EC2 has scheduled system-reboot at 12:05:00 UTC on 1 Mar 2026; plan: drain now"},
+		{entry(maintenance("a", "system-reboot", 35*time.Minute), state.Draining), "EC2 has scheduled system-reboot at 12:35:00 UTC on 1 Mar 2026; plan: drain now"},
 		{entry(event.Event{ID: "a", Kind: event.SpotInterruption}, state.Cordoned, adopted), "EC2 will interrupt this spot instance; it is not announced at present, so that nothing more is done"},
 		{entry(event.Event{ID: "a", Kind: event.ScheduledMaintenance}, state.Cordoned, adopted), "EC2 has scheduled maintenance; it is not announced at present, so that nothing more is done"},
 		{
@@ -168,12 +168,12 @@ func TestDescribe_WhatWillBeDone(t *testing.T) {
 		{entry(ofKind(event.StatusCheck, "instance"), state.Seen), "EC2's instance status check of this instance fails; nothing will be done"},
 		{
 			entry(ofKind(event.ASGTermination, "Standby"), state.Seen),
-			"the Auto Scaling group takes this instance out of service (Standby); drain now",
+			"the Auto Scaling group takes this instance out of service (Standby); plan: drain now",
 		},
 		{entry(rebalance("a"), state.Seen), "EC2 recommends rebalancing: this spot instance is at elevated risk of interruption; nothing will be done"},
 		{
 			entry(maintenance("a", "system-reboot", time.Hour), state.Seen),
-			"EC2 has scheduled system-reboot at 13:00:00 UTC on 1 Mar 2026; drain begins at 12:50:00 UTC on 1 Mar 2026",
+			"EC2 has scheduled system-reboot at 13:00:00 UTC on 1 Mar 2026; plan: drain begins at 12:50:00 UTC on 1 Mar 2026",
 		},
 	} {
 		if got := rules().Describe(row.entry); got != row.want {

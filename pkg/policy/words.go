@@ -7,20 +7,10 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// endings say in words why an event no longer stands.
-var endings = map[state.Ending]string{
-	state.Withdrawn: "the event was withdrawn",
-	state.Canceled:  "the event was canceled",
-	state.Completed: "the event is over",
-	state.Rebooted:  "the machine is back after its reboot",
-	state.Expired:   "the cordon's time to live expired",
-	state.Ignored:   "the settings ignore this kind of event",
-}
-
 // undoReason says in words why the node is uncordoned for an entry. ending is "" if the entry's event still stands.
 func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 	if ending != "" {
-		return endings[ending]
+		return ending.Text()
 	}
 	if action := s.plan(e).action; action != Cordon && action != Drain {
 		return "the settings ask for no more than to " + string(action)
@@ -70,5 +60,5 @@ func (s Settings) Describe(e state.Entry) string {
 	if s.rebootsNext(e) {
 		moment += ", then nth carries it out"
 	}
-	return fmt.Sprintf("%s; %s %s", text, p.action, moment)
+	return fmt.Sprintf("%s; plan: %s %s", text, p.action, moment)
 }

@@ -108,6 +108,19 @@ const (
 	Ignored Ending = "ignored"
 )
 
+// endings say in words why an event no longer stands.
+var endings = map[Ending]string{
+	Withdrawn: "the event was withdrawn",
+	Canceled:  "the event was canceled",
+	Completed: "the event is over",
+	Rebooted:  "the machine is back after its reboot",
+	Expired:   "the cordon's time to live expired",
+	Ignored:   "the settings ignore this kind of event",
+}
+
+// Text says in words why an event no longer stands.
+func (e Ending) Text() string { return endings[e] }
+
 // Endings lists all endings.
 func Endings() []Ending { return []Ending{Withdrawn, Canceled, Completed, Rebooted, Expired, Ignored} }
 

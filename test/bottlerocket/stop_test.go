@@ -88,7 +88,7 @@ func TestShutdown_OfTheHostDrainsInTheTimeThereIs(t *testing.T) {
 	h.WaitSaid(t, "waits for the drain for ", 2)
 	h.Node.AddPods(t, "web", 3, lab.Grace(3e9), lab.GoesAtGrace())
 	h.Reboot(t)
-	if said := h.Said(t, "drained: 3 pods evicted"); len(said) != 1 {
+	if said := h.Said(t, "drained the node: 3 pods evicted"); len(said) != 1 {
 		t.Errorf("before the reboot it was said %d times that the node is drained, want once", len(said))
 	}
 	h.Node.WaitUncordoned(t)

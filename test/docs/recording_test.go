@@ -107,7 +107,7 @@ func class(line string) string {
 	switch {
 	case strings.Contains(line, "s  ! "):
 		return "caution"
-	case strings.Contains(line, "    drained: "):
+	case strings.Contains(line, "    drained the node: "):
 		return "good"
 	case strings.HasPrefix(strings.TrimSpace(line), "time "):
 		return "faint"

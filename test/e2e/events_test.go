@@ -88,7 +88,7 @@ func TestUncordon_InMidDrainIsKeptByTheNextProcess(t *testing.T) {
 	back := s.podIDs(t)
 
 	s.start(t)
-	s.nth.WaitSays(t, "someone uncordoned the node during this event")
+	s.nth.WaitSays(t, "someone uncordoned the node")
 	s.nth.WaitSays(t, "disruption budget web blocks the eviction of ")
 	s.node.Scale(t, "web", 0)
 	s.nth.WaitLog(t, systemd.Drained)
