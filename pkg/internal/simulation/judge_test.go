@@ -177,7 +177,7 @@ func (w *world) surelyNot(n *notice) bool {
 		return false
 	case action == nothing:
 		return true
-	case from.After(time.Now().Add(slow)) && !w.stepped && n.rebooted.IsZero() && n.deadlined.After(w.ruleSet[n.kind]):
+	case from.After(time.Now().Add(slow)) && !w.stepped && !n.movedUnheard() && n.rebooted.IsZero() && n.deadlined.After(w.ruleSet[n.kind]):
 		return true // It is not due yet. nth would go on with one that was due before its rule changed.
 	case n.rebooted.IsZero():
 		return false
