@@ -416,7 +416,7 @@ func (t *term) followRequest(inst *instance, on node) time.Duration {
 // startStopped starts an instance that nth-queue has stopped for maintenance: the cordon is of the boot of the mark, and the instance was not started
 // since. found is what EC2 says of the instance, and err why EC2 does not.
 func (t *term) startStopped(ctx context.Context, inst *instance, on node, found ec2.Instance, err error) {
-	isOwn := on.hasOwnCordon && on.bootID == on.mark.BootID && slices.ContainsFunc(on.mark.Events, on.cordon.Names)
+	isOwn := on.isRequested() && on.bootID == on.mark.BootID
 	if !isOwn || t.toLocalClock(found.Launched).After(on.mark.Since) {
 		return
 	}

@@ -414,6 +414,7 @@ func TestFinish_AStopOfItsOwnIsOverAfterTheStart(t *testing.T) {
 
 func TestFinish_StartsTheInstanceThatItHasStopped(t *testing.T) {
 	type row struct {
+		in      time.Duration                                  // until EC2's own stop; 0 is days
 		refuses bool                                           // EC2 refuses the stop
 		stopped func(c *cluster, says *knowledge, r *rig) *rig // once the instance is stopped
 		starts  bool
@@ -450,8 +451,14 @@ func TestFinish_StartsTheInstanceThatItHasStopped(t *testing.T) {
 			c.remove("a")
 			return r
 		}},
+		"EC2 stops it at the time, after it has refused the stop": {in: 40 * time.Minute, refuses: true, stopped: func(c *cluster, says *knowledge, r *rig) *rig {
+			time.Sleep(41 * time.Minute)
+			says.say(func(k *knowledge) { k.states[instance] = "stopped" })
+			c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
+			return r
+		}},
 	}, func(t *testing.T, c *cluster, row row) {
-		says := c.maintained("instance-stop", days, true)
+		says := c.maintained("instance-stop", cmp.Or(row.in, days), true)
 		if row.said > 0 {
 			says.broken = errors.New("InsufficientInstanceCapacity")
 		}
