@@ -47,7 +47,7 @@ func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.NodeCount {
 		return fleet.NodeCount{}
 	}
 	c.OK("identity", "%s, by %s in %s, for %s", cmp.Or(user, "a user whom this API server does not name"), client.Credential, client.Source, client.Server)
-	for _, right := range fleet.Rights(fleet.Extras{Condition: cfg.Kubernetes.Condition, Events: cfg.Kubernetes.Events}) {
+	for _, right := range fleet.Rights(cfg.Kubernetes.Condition, cfg.Kubernetes.Events) {
 		allowed, err := right.Allowed(ctx, client)
 		if err != nil {
 			c.Fail("right", "asking the API server whether nth-queue may %s: %s", right, err)

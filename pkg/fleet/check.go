@@ -67,14 +67,9 @@ func CountNodes(ctx context.Context, client kubernetes.Interface) (NodeCount, er
 	}
 }
 
-// Extras are optional parts of a drain that need rights of their own.
-type Extras struct {
-	// Condition sets the Node's condition, and Events writes Events.
-	Condition, Events bool
-}
-
-// Rights lists the rights in the cluster that draining any node needs, those on the Lease, and those of the extras. "nth-queue check" asks for them.
-func Rights(extras Extras) []kube.Right {
+// Rights lists the rights in the cluster that draining any node needs, and those on the Lease. With condition and events, it also lists those that
+// the Node's condition and Events need. "nth-queue check" asks for them.
+func Rights(condition, events bool) []kube.Right {
 	var rights []kube.Right
 	const needed, optional = false, true
 	add := func(optional bool, why, resource string, of authorization.ResourceAttributes, verbs ...string) {
@@ -92,10 +87,10 @@ func Rights(extras Extras) []kube.Right {
 		authorization.ResourceAttributes{Group: coordination.GroupName, Namespace: LeaseNamespace}, "get", "create", "update")
 	add(needed, "to move pods away", "pods/eviction", core, "create")
 	add(needed, "to remove pods that resist until a hard deadline", "pods", core, "delete")
-	if extras.Condition {
+	if condition {
 		add(optional, "to keep the node's condition", "nodes/status", core, "patch")
 	}
-	if extras.Events {
+	if events {
 		add(optional, "to write Events", "events", core, "create")
 	}
 	const volumes = "to wait for no volume of a pod that stays"

@@ -3,8 +3,6 @@ package fleet
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -209,9 +207,8 @@ func (t *term) listedEvents(inst *instance, on node) (events []event.Event, aske
 	if !isImpaired {
 		return events, !looked.IsZero()
 	}
-	sum := sha256.Sum256([]byte(inst.id + "\n" + strconv.FormatInt(since.Unix(), 10)))
 	ev := event.Event{
-		ID: string(event.StatusCheck) + "-" + hex.EncodeToString(sum[:8]), Kind: event.StatusCheck, Code: status.Impaired,
+		ID: event.ContentID(event.StatusCheck, inst.id, strconv.FormatInt(since.Unix(), 10)), Kind: event.StatusCheck, Code: status.Impaired,
 		State: event.Pending, Noticed: event.CredibleTime(since), Instance: inst.id,
 	}
 	if on.hasOwnCordon && on.cordon.Kind == string(event.StatusCheck) {
@@ -272,7 +269,7 @@ func (t *term) instanceAt(n node) string {
 }
 
 // pollOnce asks EC2 once for scheduled events and failing status checks, and keeps the answer in t.truth. It asks nothing if the settings ignore
-// both. If all Nodes name their instances, it keeps nothing of other instances.
+// both.
 func (t *term) pollOnce() {
 	checks := !t.ignoresKind(event.StatusCheck)
 	if !checks && t.ignoresKind(event.ScheduledMaintenance) {
@@ -282,9 +279,6 @@ func (t *term) pollOnce() {
 	listed, err := t.opts.EC2.Notable(t.ctx, checks)
 	if t.ctx.Err() != nil { // The term has ended.
 		return
-	}
-	if err == nil && !t.nodes.hasSilent() {
-		maps.DeleteFunc(listed, func(id string, _ ec2.Status) bool { return len(t.nodes.of(id)) == 0 })
 	}
 	t.mu.Lock()
 	before := t.truth
