@@ -10,16 +10,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
+	informers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/kube"
@@ -64,15 +61,8 @@ type nodes struct {
 // newNodes returns nodes that are not watched yet. changed is called with each Node that was added, changed or deleted.
 func newNodes(client kubernetes.Interface, label, lease string, changed func(node)) *nodes {
 	n := &nodes{label: label, lease: lease}
-	source := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return client.CoreV1().Nodes().List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return client.CoreV1().Nodes().Watch(ctx, o)
-		},
-	}
-	n.informer = cache.NewSharedIndexInformer(source, &corev1.Node{}, 0, cache.Indexers{
+	const resync = 0 // never
+	n.informer = informers.NewNodeInformer(client, resync, cache.Indexers{
 		byInstance: func(o any) ([]string, error) {
 			if id := n.parse(o).instance; id != "" {
 				return []string{id}, nil
@@ -96,11 +86,6 @@ func newNodes(client kubernetes.Interface, label, lease string, changed func(nod
 		AddFunc: handle, UpdateFunc: func(_, now any) { handle(now) }, DeleteFunc: handle,
 	})
 	return n
-}
-
-// watch lists and watches the Nodes until ctx ends. It discards client-go's log.
-func (n *nodes) watch(ctx context.Context) {
-	n.informer.RunWithContext(klog.NewContext(ctx, logr.Discard()))
 }
 
 // of returns the Nodes that name an instance. The first is the one to be drained: Ready before others, and then the newest.
@@ -155,9 +140,6 @@ func (n *nodes) all() []node {
 	}
 	return all
 }
-
-// count returns how many Nodes the cluster has.
-func (n *nodes) count() int { return len(n.informer.GetStore().ListKeys()) }
 
 // strip returns a Node with only the fields that the fleet needs, to save memory. The informer calls it for each Node that it receives.
 func (n *nodes) strip(object any) (any, error) {
@@ -262,9 +244,8 @@ func isSilent(providerID string) bool {
 }
 
 // change patches a Node. patchFor returns the patch for the Node as the watch shows it; nil if nothing is to be written. If the watch is out of date,
-// change reads the Node, and asks patchFor once more. urgent, if not nil, reports whether the request goes before others. A Node that is gone is
-// no error.
-func (f *Fleet) change(ctx context.Context, of node, urgent func() bool, patchFor func(*corev1.Node) map[string]any) (err error) {
+// change reads the Node, and asks patchFor once more. A Node that is gone is no error.
+func (f *Fleet) change(ctx context.Context, of node, precedence kube.Precedence, patchFor func(*corev1.Node) map[string]any) (err error) {
 	now := f.nodes.watched(of)
 	if f.opts.DryRun || now == nil {
 		return nil
@@ -278,10 +259,6 @@ func (f *Fleet) change(ctx context.Context, of node, urgent func() bool, patchFo
 			err = fmt.Errorf("writing to node %q: %w", of.name, err)
 		}
 	}()
-	precedence := kube.InTurn
-	if urgent != nil && urgent() {
-		precedence = kube.Urgent
-	}
 	leave, err := f.requests.Enter(ctx, precedence)
 	if err != nil {
 		return err
