@@ -58,7 +58,7 @@ func (l *line) Do(r *http.Request) (*http.Response, error) {
 // queue is read over the line.
 func (l *line) queue() *sqs.Queue {
 	return sqs.New(sqs.Options{
-		URL: "https://sqs.eu-central-1.amazonaws.com/123456789012/q", Visibility: time.Minute,
+		URL: "https://sqs.eu-central-1.amazonaws.com/123456789012/q", Visibility: time.Minute, Report: func(sqs.Report) {}, Trouble: func(error) {},
 		AWS: aws.Config{Region: "eu-central-1", HTTPClient: l, Credentials: aws.AnonymousCredentials{}},
 	})
 }

@@ -103,7 +103,7 @@ func (q *Queue) recordAnswer(err error) {
 	if !failing {
 		q.answered = time.Now()
 	}
-	if changed && q.opts.Trouble != nil {
+	if changed {
 		q.opts.Trouble(err)
 	}
 }
@@ -126,16 +126,16 @@ func (q *Queue) handle(raw types.Message, deliver func(*Message)) {
 	notOurs, ignored := errors.AsType[NotOursError](err)
 	if err != nil && !ignored {
 		q.ended.Add(m.ID, Poisoned)
-		q.report(m.report(Received, ""))
-		q.report(m.report(Poisoned, err.Error()))
+		q.opts.Report(m.report(Received, ""))
+		q.opts.Report(m.report(Poisoned, err.Error()))
 		return
 	}
 	if !q.admit(m) {
 		return
 	}
-	q.report(m.report(Received, ""))
+	q.opts.Report(m.report(Received, ""))
 	if ignored {
-		q.report(m.report(NotOurs, notOurs.Why))
+		q.opts.Report(m.report(NotOurs, notOurs.Why))
 		m.Done()
 		return
 	}
@@ -281,11 +281,11 @@ func (q *Queue) finish(u update, err error) {
 	q.mu.Unlock()
 	switch {
 	case err == nil:
-		q.report(m.report(u.what, ""))
+		q.opts.Report(m.report(u.what, ""))
 	case newlyLost:
 		report := m.report(Lost, err.Error())
 		report.Refused = u.what
-		q.report(report)
+		q.opts.Report(report)
 	}
 }
 

@@ -23,7 +23,7 @@ import (
 	"github.com/nth-project/nth/pkg/loop"
 )
 
-// Options say which queue a Queue reads, and how.
+// Options say which queue a Queue reads, and how. Only Run needs Report and Trouble.
 type Options struct {
 	// URL is the queue's. Requests go to its host, unless the field AWS names another endpoint, or asks for FIPS or dual-stack addresses.
 	URL string
@@ -33,9 +33,9 @@ type Options struct {
 	Visibility time.Duration
 	// DryRun leaves every message in the queue.
 	DryRun bool
-	// Report, if set, is called with what happens to each message. It must not block.
+	// Report is called with what happens to each message. It must not block.
 	Report func(Report)
-	// Trouble, if set, is called once at the start of an outage, with the error, and once at its end, with nil. In an outage, SQS answers no
+	// Trouble is called once at the start of an outage, with the error, and once at its end, with nil. In an outage, SQS answers no
 	// request for messages. Trouble must not block, nor call the Queue.
 	Trouble func(error)
 }
@@ -200,11 +200,4 @@ func (q *Queue) Status() Status {
 		}
 	}
 	return status
-}
-
-// report calls Options.Report, if it is set.
-func (q *Queue) report(r Report) {
-	if q.opts.Report != nil {
-		q.opts.Report(r)
-	}
 }

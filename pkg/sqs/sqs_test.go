@@ -358,7 +358,7 @@ func TestStalled_OnlyWhileAllReceiversHang(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				q := sqs.New(sqs.Options{
-					URL: "http://sqs.test/123456789012/interruptions", Visibility: 2 * time.Hour,
+					URL: "http://sqs.test/123456789012/interruptions", Visibility: 2 * time.Hour, Report: func(sqs.Report) {}, Trouble: func(error) {},
 					AWS: aws.Config{Region: "eu-central-1", HTTPClient: row.answer, Credentials: aws.AnonymousCredentials{}},
 				})
 				wants := func(when, want string) {
