@@ -13,8 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	informers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
@@ -61,8 +62,15 @@ type nodes struct {
 // newNodes returns nodes that are not watched yet. changed is called with each Node that was added, changed or deleted.
 func newNodes(client kubernetes.Interface, label, lease string, changed func(node)) *nodes {
 	n := &nodes{label: label, lease: lease}
-	const resync = 0 // never
-	n.informer = informers.NewNodeInformer(client, resync, cache.Indexers{
+	source := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return client.CoreV1().Nodes().List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return client.CoreV1().Nodes().Watch(ctx, o)
+		},
+	}
+	n.informer = cache.NewSharedIndexInformer(source, &corev1.Node{}, 0, cache.Indexers{
 		byInstance: func(o any) ([]string, error) {
 			if id := n.parse(o).instance; id != "" {
 				return []string{id}, nil
