@@ -201,10 +201,15 @@ type listFirst struct{ *cache.ListWatch }
 // IsWatchListSemanticsUnSupported is called by the Reflector, which does not try a watch list if it returns true.
 func (listFirst) IsWatchListSemanticsUnSupported() bool { return true }
 
-// openWatch opens a watch of this node's pods. The API server ends the watch after kube.Watch, and the Reflector opens the next one.
+// openWatch opens a watch of this node's pods. The API server ends the watch after kube.Watch, and the Reflector opens the next one. If a watch
+// cannot be opened, the Reflector lists first.
 func (e *Evictor) openWatch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	o.Watch, o.TimeoutSeconds = true, new(int64(kube.Watch/time.Second))
-	return kube.OpenWatch(ctx, e.query(o).Watch)
+	w, err := kube.OpenWatch(ctx, e.query(o).Watch)
+	if err != nil {
+		return nil, errors.New(kube.Plain(err)) // After a 429, the Reflector would only watch again, and never list.
+	}
+	return w, nil
 }
 
 // feed is the store that the Reflector fills. Instead of storing pods, it passes them on to the loop.

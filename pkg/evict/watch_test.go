@@ -94,11 +94,11 @@ func TestList(t *testing.T) {
 func TestWatch_EndOfAPodIsSeen(t *testing.T) {
 	t.Parallel()
 	for name, upset := range map[string]func(*apitest.Server){
-		"dropped":           func(s *apitest.Server) { s.DropWatches() },
-		"connection broken": func(s *apitest.Server) { s.GoAway(); s.ComeBack() },
-		"expired":           func(s *apitest.Server) { s.Answer("watch", apitest.Expired()); s.DropWatches() },
-		"expired, as event": func(s *apitest.Server) { s.Answer("watch", apitest.ExpiredEvent()); s.DropWatches() },
-		"throttled":         func(s *apitest.Server) { s.Answer("watch", apitest.Throttled(600)); s.DropWatches() },
+		"dropped":            func(s *apitest.Server) { s.DropWatches() },
+		"connection broken":  func(s *apitest.Server) { s.GoAway(); s.ComeBack() },
+		"expired":            func(s *apitest.Server) { s.Answer("watch", apitest.Expired()); s.DropWatches() },
+		"expired, as event":  func(s *apitest.Server) { s.Answer("watch", apitest.ExpiredEvent()); s.DropWatches() },
+		"throttled for good": func(s *apitest.Server) { s.Always("watch", apitest.Throttled(600)); s.DropWatches() },
 		"refused for a while": func(s *apitest.Server) {
 			s.Answer("watch", slices.Repeat([]apitest.Answer{apitest.Unavailable()}, 3)...)
 			s.DropWatches()
