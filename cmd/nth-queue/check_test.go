@@ -132,7 +132,7 @@ func TestCheck_AsksOfEC2WhatTheSettingsNeed(t *testing.T) {
 	}{
 		"by default": {"", []string{
 			`warn  right       ec2:DescribeInstances: refused; late stops and the end of a Capacity Block drain no node, .*`,
-			`warn  right       ec2:DescribeInstanceStatus: refused; neither scheduled maintenance nor .*`,
+			`warn  right       ec2:DescribeInstanceStatus: refused; nth-queue sees neither scheduled maintenance nor .*`,
 		}},
 		"for a tag": {tag, []string{
 			`warn  right       ec2:DescribeInstanceStatus: refused; .*`,

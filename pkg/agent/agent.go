@@ -199,7 +199,7 @@ func (a *Agent) Run(ctx context.Context) {
 	a.stopped = a.now()
 	a.show()
 	if a.cfg.Service != nil {
-		a.logger(systemd.Stopping, state.Entry{}).Info("stopped; the node is left as it is")
+		a.logger(systemd.Stopping, state.Entry{}).Info("stopped; nth leaves the node as it is: a cordon stays")
 	}
 }
 
@@ -214,7 +214,7 @@ func (a *Agent) flush(ctx context.Context) {
 
 // logUnwritten logs that the record could not be written.
 func (a *Agent) logUnwritten(err error) {
-	a.logger(systemd.StateTrouble, state.Entry{}).Errorf("cannot write the state record: %s; a restart now may forget what was done", err)
+	a.logger(systemd.StateTrouble, state.Entry{}).Errorf("cannot write the state record: %s; after a restart, nth may not know what it has done", err)
 }
 
 // tick is how often the loop decides although nothing was posted. At each tick it also feeds the watchdog and updates the status.
@@ -465,7 +465,7 @@ func (a *Agent) handleFailedLook(kind event.Kind, err error, at time.Time) {
 	o, inOutage := a.outages[kind]
 	if !inOutage {
 		o.since = at
-		a.aboutKind(systemd.SourceTrouble, kind).Warnf("cannot look for %s: %s; keeping last known state", kind, err)
+		a.aboutKind(systemd.SourceTrouble, kind).Warnf("cannot check for %s events: %s; nth keeps the last known state and retries", kind, err)
 	}
 	if !kube.EqualIgnoringDigits(err.Error(), o.err) { // The status shows o.err, and must not change with each port and time.
 		o.err = err.Error()
@@ -489,7 +489,7 @@ func (a *Agent) endOutages() {
 	for kind, o := range a.outages {
 		if !a.lastLookFailed(kind) && a.now().Sub(o.last) >= recoveredAfter {
 			delete(a.outages, kind)
-			a.aboutKind(systemd.SourceRecovered, kind).Infof("looking for %s works again", kind)
+			a.aboutKind(systemd.SourceRecovered, kind).Infof("can check for %s events again", kind)
 		}
 	}
 }
@@ -512,6 +512,6 @@ func (a *Agent) handleIdentity(node string, err error) {
 	isNew := before != nil || a.node != node
 	a.node = node
 	if isNew && a.cfg.Service != nil { // Without a Service, the caller has named the node.
-		a.logger(systemd.IdentityFound, state.Entry{}).Infof("acting for node %s", node)
+		a.logger(systemd.IdentityFound, state.Entry{}).Infof("found the kubelet's credential: this is node %s", node)
 	}
 }

@@ -84,8 +84,8 @@ var messages = map[state.TransitionKind][]message{
 		info(systemd.PodEvicted, "{would}evicted {pod}"),
 	},
 	state.PodDeleted: {
-		warn(systemd.PodDeleted, "deleted {pod}, which would not have ended in time; {detail}").when(hasDetail),
-		warn(systemd.PodDeleted, "deleted {pod}, which would not have ended in time"),
+		warn(systemd.PodDeleted, "deleted {pod}, which would not have terminated before the deadline; {detail}").when(hasDetail),
+		warn(systemd.PodDeleted, "deleted {pod}, which would not have terminated before the deadline"),
 	},
 	state.PodHeld: {
 		warn(systemd.PodHeld, "cannot evict {pod}: {detail}; retrying").when(isRefused),

@@ -33,7 +33,7 @@ func TestUncordon_AFailedOneIsRepeated(t *testing.T) {
 		r.node.toUncordon(func(context.Context) (drain.UncordonResult, error) { return drain.UncordonNotOurs, nil })
 		r.pass(time.Minute)
 		r.wantTape("uncordon", "uncordon ended", "put a closed canceled", "put b closed canceled")
-		r.wantSaid(systemd.Uncordoned, "info: no cordon of nth's is on the node; nothing to uncordon")
+		r.wantSaid(systemd.Uncordoned, "info: the node has no cordon that nth set; nothing to uncordon")
 	})
 }
 

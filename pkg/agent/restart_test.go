@@ -126,7 +126,7 @@ func TestRecord_WhatIsNotWrittenInTheEndIsLogged(t *testing.T) {
 		if took := r.endWithin(); took != min(hangs, 10*time.Second) {
 			r.t.Errorf("Run took %s to end", took)
 		}
-		r.wantSaid(systemd.StateTrouble, "error: cannot write the state record: "+why+"; a restart now may forget what was done")
+		r.wantSaid(systemd.StateTrouble, "error: cannot write the state record: "+why+"; after a restart, nth may not know what it has done")
 	})
 }
 
@@ -161,7 +161,7 @@ func TestClaim_IsAdopted(t *testing.T) {
 		r.wantSaid(systemd.Cordoned)
 		r.pass(1) // It is read again every five seconds.
 		r.wantTape("put a cordoned")
-		r.wantSaid(systemd.Cordoned, "warning: nth found its own cordon on the node, and no record of it; nth takes it off unless spot-interruption is announced again")
+		r.wantSaid(systemd.Cordoned, "warning: found a cordon that nth set and has no record of; nth will remove it unless spot-interruption is announced again")
 		if e := r.entry("a"); !e.OnNode || e.BootID != "boot-0" || !e.FirstSeen.Equal(r.in(-time.Hour)) || !e.CordonedAt.Equal(r.in(-time.Hour)) {
 			r.t.Errorf("the entry is %+v", e)
 		}

@@ -14,7 +14,7 @@ import (
 
 // lost is what is logged of a look for spot notices that failed.
 func lost(reason string) string {
-	return "warning: cannot look for spot-interruption: " + reason + "; keeping last known state"
+	return "warning: cannot check for spot-interruption events: " + reason + "; nth keeps the last known state and retries"
 }
 
 func TestSource_TroubleEndsAfterTenSecondsWithout(t *testing.T) {
@@ -28,7 +28,7 @@ func TestSource_TroubleEndsAfterTenSecondsWithout(t *testing.T) {
 			r.announce()
 			r.pass(time.Second)
 			r.wantSaid(systemd.SourceTrouble, lost("no answer")) // It is logged in each outage.
-			r.wantSaid(systemd.SourceRecovered, "info: looking for spot-interruption works again")
+			r.wantSaid(systemd.SourceRecovered, "info: can check for spot-interruption events again")
 		}
 	})
 }
@@ -195,7 +195,7 @@ func TestIdentity_TroubleIsLoggedOnce(t *testing.T) {
 		}
 		r.wantSaid(systemd.IdentityWaiting, "warning: cannot drain yet, waiting for the kubelet's credential: there is no kubeconfig",
 			"warning: cannot drain yet, waiting for the kubelet's credential: expired at 10:00:01")
-		r.wantSaid(systemd.IdentityFound, "info: acting for node node-a", "info: acting for node node-b")
+		r.wantSaid(systemd.IdentityFound, "info: found the kubelet's credential: this is node node-a", "info: found the kubelet's credential: this is node node-b")
 	})
 }
 

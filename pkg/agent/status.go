@@ -30,7 +30,7 @@ func (a *Agent) sentence() string {
 	}
 	for _, d := range a.documents() {
 		if d.Trouble != "" {
-			said += fmt.Sprintf("; cannot look for %s since %s", d.Kind, d.Since.Format("15:04:05"))
+			said += fmt.Sprintf("; cannot check for %s events since %s", d.Kind, d.Since.Format("15:04:05"))
 		}
 	}
 	if a.cfg.DryRun {

@@ -266,13 +266,13 @@ func (a *Agent) handleUncordon(result drain.UncordonResult, err error) {
 func (a *Agent) logUncordoned(end state.Transition) {
 	switch {
 	case end.Detail != "": // It names the program that still needs the cordon.
-		a.logger(systemd.CordonLeft, end.Entry).Infof("%s: the cordon is left to %s, which still needs it", end.Reason, end.Detail)
+		a.logger(systemd.CordonLeft, end.Entry).Infof("the node stays cordoned, although %s: %s still needs the cordon", end.Reason, end.Detail)
 	case end.Outcome == string(drain.UncordonLifted):
 		a.logger(systemd.Uncordoned, end.Entry).Info(a.would("uncordoned the node: " + end.Reason))
 	case end.Outcome == string(drain.UncordonNodeGone):
 		a.logger(systemd.Uncordoned, end.Entry).Info("the Node no longer exists; nothing to uncordon")
 	default:
-		a.logger(systemd.Uncordoned, end.Entry).Info("no cordon of nth's is on the node; nothing to uncordon")
+		a.logger(systemd.Uncordoned, end.Entry).Info("the node has no cordon that nth set; nothing to uncordon")
 	}
 }
 
@@ -379,7 +379,7 @@ func (a *Agent) adoptClaim(claim drain.Claim) {
 	if claim.Event == drain.OnlyLabel {
 		what, end = "load-balancer label", "soon"
 	}
-	a.logger(systemd.Cordoned, e).Warnf("nth found its own %s on the node, and no record of it; nth takes it off %s", what, end)
+	a.logger(systemd.Cordoned, e).Warnf("found a %s that nth set and has no record of; nth will remove it %s", what, end)
 }
 
 // noteLostReboots records for events of a claim, which was written at since, that nth may have requested the reboot. It does so if the record was lost:

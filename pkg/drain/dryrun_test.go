@@ -214,7 +214,7 @@ func TestHeldBy(t *testing.T) {
 	}{
 		"no budget":  {answer: accepted},
 		"a budget":   {answer: apitest.HeldBy("web", 0), held: "web"},
-		"is refused": {answer: apitest.Forbidden("not you"), failed: "rehearsing the eviction of default/web: 403 Forbidden: not you"},
+		"is refused": {answer: apitest.Forbidden("not you"), failed: "evicting default/web as a dry run: 403 Forbidden: not you"},
 	} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			s.AddPod(pod("web"), apitest.Never)

@@ -216,7 +216,7 @@ func (c *Catalog) Rights() (must, may []role.Right) {
 		},
 	}
 	status := role.Right{
-		Name: describeInstanceStatus, Without: "neither scheduled maintenance nor failed status checks are seen",
+		Name: describeInstanceStatus, Without: "nth-queue sees neither scheduled maintenance nor failed status checks",
 		Try: func(ctx context.Context) error {
 			_, err := c.ec2.DescribeInstanceStatus(ctx, &ec2.DescribeInstanceStatusInput{DryRun: new(true)})
 			return err

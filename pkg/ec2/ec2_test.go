@@ -131,7 +131,7 @@ func TestLook_CopesWithWhatFails(t *testing.T) {
 		},
 		"it may not be asked": {[]func(http.ResponseWriter){fails(http.StatusForbidden, "UnauthorizedOperation")}, 0, asking + "IAM does not allow the request: ec2:DescribeInstances", 1},
 		"an answer that makes no sense": {
-			[]func(http.ResponseWriter){func(w http.ResponseWriter) { fmt.Fprint(w, "<html>") }}, 0, asking + "calling ec2:DescribeInstances: the answer has the status 200 and cannot be read", 1,
+			[]func(http.ResponseWriter){func(w http.ResponseWriter) { fmt.Fprint(w, "<html>") }}, 0, asking + "calling ec2:DescribeInstances: cannot decode the answer with HTTP status 200", 1,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -99,7 +99,7 @@ func (e *Evictor) HeldBy(ctx context.Context, pod Foreseen) (budget string, err 
 		return budget, nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("rehearsing the eviction of %s: %s", pod.Pod, kube.Plain(err))
+		return "", fmt.Errorf("evicting %s as a dry run: %s", pod.Pod, kube.Plain(err))
 	}
 	return "", nil
 }

@@ -239,7 +239,7 @@ func (s *session) syncNode() (done bool) {
 		return patch
 	})
 	if err != nil && t.ctx.Err() == nil {
-		t.opts.Log.WithField(fieldNode, s.node.name).Warnf("cannot set the taints and the cordon's annotation: %s; retrying", err)
+		t.opts.Log.WithField(fieldNode, s.node.name).Warnf("cannot write nth-queue's taints and cordon annotation to the node: %s; retrying", err)
 	}
 	return err == nil && isCurrent
 }

@@ -155,7 +155,7 @@ func (t *term) mayRequest(inst *instance, request ec2.Request) bool {
 	if time.Since(known.at) >= verdictTime {
 		if refusal, err := t.refusal(inst.id, request); err == nil {
 			if refusal != "" && known.refusal == "" {
-				t.opts.Log.Warnf("the maintenance of the instance %s is left to EC2: %s", inst.id, refusal)
+				t.opts.Log.Warnf("cannot start the scheduled maintenance of the instance %s early: %s; EC2 will do it at the scheduled time", inst.id, refusal)
 			}
 			known = verdict{time.Now(), refusal}
 			inst.verdicts[request] = known
@@ -264,7 +264,7 @@ func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 	isInTurn := s.inTurn
 	t.mu.Unlock()
 	if time.Since(looked) > listTime {
-		return "", fmt.Errorf("EC2 has not said within %s whether the event still stands", listTime)
+		return "", fmt.Errorf("EC2 has not confirmed in the last %s that the maintenance is still scheduled", listTime)
 	}
 	next, until := mark{BootID: s.node.bootID}, []time.Time(nil)
 	for _, e := range s.record.Entries() {
@@ -328,11 +328,11 @@ func (s *session) carryOut(ctx context.Context) error {
 		return err
 	}
 	log := t.opts.Log.WithField(fieldNode, s.node.name)
-	log.Infof("calling %s for %s, ahead of EC2's scheduled maintenance", request, s.instance.id)
+	log.Infof("calling %s for the instance %s, before the time of its scheduled maintenance", request, s.instance.id)
 	const try = false
 	err = t.opts.EC2.Change(ctx, request, s.instance.id, try)
 	if errors.Is(err, ec2.ErrUnanswered) {
-		log.Warnf("EC2's answer to %s for %s is missing (%s); EC2 may act all the same", request, s.instance.id, err)
+		log.Warnf("cannot tell whether EC2 carries out %s for the instance %s: %s", request, s.instance.id, err)
 		return nil
 	}
 	return err
@@ -409,13 +409,13 @@ func (t *term) startStopped(ctx context.Context, inst *instance, on node, found 
 	if err == nil && found.State == "stopped" {
 		const try = false
 		if err = t.opts.EC2.Change(ctx, ec2.Start, inst.id, try); err == nil {
-			log.Infof("started the instance %s, which was stopped ahead of EC2's scheduled maintenance", inst.id)
+			log.Infof("started the instance %s, which nth-queue had stopped for its scheduled maintenance", inst.id)
 		}
 	}
 	trouble := ""
 	if err != nil && t.ctx.Err() == nil {
 		if trouble = err.Error(); !kube.EqualIgnoringDigits(trouble, inst.notStarted) {
-			log.Errorf("the stopped instance %s may not have started: %s; retrying every minute", inst.id, err)
+			log.Errorf("cannot confirm that the instance %s, which nth-queue stopped, has started: %s; retrying every minute", inst.id, err)
 		}
 	}
 	inst.notStarted = trouble

@@ -82,7 +82,7 @@ func finishing(says *knowledge, finish fleet.Finish) func(*fleet.Options) {
 }
 
 func TestFinish_ByTheRequestForTheCode(t *testing.T) {
-	const once = "is left to EC2"
+	const once = "cannot start the scheduled maintenance of the instance " + instance + " early"
 	each(t, map[string]finishRow{
 		"wait":                       {"wait", "system-reboot", nil, "", false, ""},
 		"a reboot":                   {"reboot", "system-reboot", nil, "RebootInstances", true, ""},
@@ -98,7 +98,7 @@ func TestFinish_ByTheRequestForTheCode(t *testing.T) {
 				k.say(func(k *knowledge) { k.stays = map[string]string{instance: "its group"} })
 				return nil
 			})
-		}, "", false, "its group; EC2 does it at the scheduled time"},
+		}, "", false, "its group; EC2 will do it at the scheduled time"},
 		"no stop without EC2's answer": {"stop-start", "system-maintenance", func(_ *cluster, k *knowledge) { k.refused = true }, "", false, once + ": IAM does not allow the request: ec2:StopInstances"},
 		"no answer is no permission":   {"reboot", "system-reboot", func(_ *cluster, k *knowledge) { k.silent = true }, "", false, ""},
 		"a termination":                {"replace", "instance-retirement", nil, "TerminateInstances", true, ""},
@@ -159,7 +159,7 @@ func TestFinish_OnlyOfADrainedNodeAndOnce(t *testing.T) {
 			does := says.change
 			says.change = func(request ec2.Request, id string) error { _ = does(request, id); return ec2.ErrUnanswered }
 		}, next: func(c *cluster, said string) {
-			if !strings.Contains(said, "is missing (EC2 has not answered); EC2 may act all the same") || strings.Contains(said, "EC2 does it") {
+			if !strings.Contains(said, "cannot tell whether EC2 carries out") || strings.Contains(said, "EC2 will do it") {
 				c.t.Errorf("it is said of the answer that was lost:\n%s", said)
 			}
 		}, want: 1, open: true},
@@ -496,7 +496,7 @@ func TestFinish_StartsTheInstanceThatItHasStopped(t *testing.T) {
 			t.Errorf("the requests were %q, and the instance is %s\n%s", got, says.states[instance], r.log)
 		}
 		synctest.Wait()
-		if n := strings.Count(r.log.String(), "may not have started"); n != row.said {
+		if n := strings.Count(r.log.String(), "cannot confirm that the instance"); n != row.said {
 			t.Errorf("%d errors are logged, want %d\n%s", n, row.said, r.log)
 		}
 	})

@@ -67,7 +67,7 @@ func (t *term) complete(inst *instance, h *hint, outcome event.Outcome) {
 		switch {
 		case !t.completes(h), h.About != sqs.Launch && !t.wantsDrain(h): // The action is not nth-queue's to complete.
 		case outcome == event.LeftAlone:
-			t.opts.Log.Infof("%s: the node of the instance %s is opted out; the lifecycle hook %s of the Auto Scaling group %s is not completed and left to its timeout",
+			t.opts.Log.Infof("%s: an annotation on the node of the instance %s forbids the drain; nth-queue does not complete the lifecycle hook %s of the Auto Scaling group %s, so that it times out",
 				h.describe(), inst.id, h.Hook.Name, h.Hook.Group)
 		case t.opts.Hooks.Complete(t.ctx, h.action(), outcome) != nil:
 			return // The term has ended, and returnAll returns the messages.
@@ -109,8 +109,8 @@ func (t *term) awaitLaunch(inst *instance, h *hint) {
 	first := h.release == nil
 	t.mu.Unlock()
 	if first {
-		t.opts.Log.Infof("launch: the lifecycle hook %s of the Auto Scaling group %s is held until the node of %s is Ready; for %s at most",
-			h.Hook.Name, h.Hook.Group, inst.id, launchTimeout)
+		t.opts.Log.Infof("launch of instance %s: nth-queue sends heartbeats for the lifecycle hook %s of the Auto Scaling group %s until the node is Ready, for %s at most",
+			inst.id, h.Hook.Name, h.Hook.Group, launchTimeout)
 	}
 	t.hold(inst, h)
 }

@@ -79,7 +79,7 @@ func TestTakeLaunch_CompletesItsHookWhenTheNodeIsReady(t *testing.T) {
 		m := r.take(launch(instance))
 		time.Sleep(time.Minute)
 		m.held(t)
-		if held := r.hooks.holds(); held != 1 || !strings.Contains(r.log.String(), "is held until the node") {
+		if held := r.hooks.holds(); held != 1 || !strings.Contains(r.log.String(), "until the node is Ready") {
 			t.Errorf("%d hooks are held, and it was said: %s", held, r.log)
 		}
 		n := nodeOf("a", instance)

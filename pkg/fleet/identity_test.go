@@ -156,7 +156,7 @@ func TestLook_FindsNodesThatDoNotNameTheirInstance(t *testing.T) {
 		"another VPC's with another cluster's tag": {
 			node: silentNode("a", "k3s://a", address), cluster: "mine",
 			ec2:  &knowledge{clusters: map[string][]string{instance: {"theirs"}, other: {"mine"}}, addresses: map[string]string{other: address}},
-			said: "another cluster's",
+			said: "belongs to another cluster",
 		},
 		"another VPC's, as the tags tell": {
 			node: silentNode("a", "k3s://a", address), cluster: "mine",

@@ -158,7 +158,7 @@ func (t *term) judge(inst *instance, h *hint, on node, err error) time.Duration 
 		t.done(inst, h)
 		return 0
 	case errors.Is(err, errAmbiguous):
-		t.opts.Log.Warnf("nothing is drained for the %s, because %s", h.describe(), err)
+		t.opts.Log.Warnf("not draining any node for the %s of the instance %s: %s", h.describe(), inst.id, err)
 		t.done(inst, h)
 		return 0
 	case err != nil && on.uid == "": // EC2 does not answer which Node the instance has.
@@ -195,7 +195,7 @@ func (t *term) judgeInterruption(inst *instance, h *hint, on node) time.Duration
 	}
 	switch {
 	case over: // The cordon is taken back like that of any recorded event.
-		t.opts.Log.WithField(fieldNode, on.name).Infof("%s: the instance %s runs again: its event (%s) is over", h.describe(), inst.id, h.Event.Code)
+		t.opts.Log.WithField(fieldNode, on.name).Infof("the instance %s is running again, so its %s (%s) is over", inst.id, h.describe(), h.Event.Code)
 		t.done(inst, h)
 	case !accepted && again == 0: // With another value of again, EC2 has to be asked once more.
 		t.mu.Lock()
@@ -246,7 +246,7 @@ func (t *term) judgeWithoutNode(inst *instance, h *hint) time.Duration {
 	case err != nil && groupWaits && !hadNode: // Only EC2 knows whether the instance is in this cluster, so that the hook is completed.
 		return t.failed(h, err)
 	case !isHere && t.belongsElsewhere(found):
-		t.opts.Log.Infof("%s: the instance %s is another cluster's; nothing to drain here", h.describe(), inst.id)
+		t.opts.Log.Infof("%s: the instance %s belongs to another cluster; nothing to drain here", h.describe(), inst.id)
 		t.done(inst, h)
 	case t.completesLaunch(h) && age < launchTimeout:
 		t.awaitLaunch(inst, h)

@@ -80,7 +80,7 @@ func (t *term) isManaged(id string) (bool, error) {
 }
 
 // errAmbiguous means that several Nodes or instances have one address, and no tag shows which belong together.
-var errAmbiguous = errors.New("it is unclear which Node is to be drained")
+var errAmbiguous = errors.New("ambiguous address")
 
 // nodesOf returns the Nodes of an instance; the first is the one to be drained. These are the Nodes that name the instance in spec.providerID. If
 // none does, it is the silent Node with the instance's private address, by EC2. Private addresses are unique only in a VPC: the error is
@@ -108,13 +108,13 @@ func (t *term) nodesOf(inst *instance) ([]node, error) {
 		return nil, nil
 	}
 	if len(nodes) > 1 {
-		return nil, fmt.Errorf("%d Nodes have the address %s of the instance %s: %w", len(nodes), found.Address, inst.id, errAmbiguous)
+		return nil, fmt.Errorf("%w: %d Nodes have the address %s of the instance %s", errAmbiguous, len(nodes), found.Address, inst.id)
 	}
 	withAddress, err := t.opts.EC2.AtAddress(ctx, found.Address)
 	for _, other := range withAddress {
 		if other.ID != inst.id && !other.Gone() && !t.belongsElsewhere(other) {
-			return nil, fmt.Errorf("the instances %s and %s have the address %s, and their tags do not say which one is in this cluster (set fleet.cluster): %w",
-				inst.id, other.ID, found.Address, errAmbiguous)
+			return nil, fmt.Errorf("%w: the instances %s and %s share the address %s, and their tags do not say which one is in this cluster; set fleet.cluster",
+				errAmbiguous, inst.id, other.ID, found.Address)
 		}
 	}
 	return nodes, err
@@ -294,13 +294,13 @@ func (t *term) pollOnce() {
 	log := t.opts.Log.WithField(systemd.FieldMessageID, systemd.SourceTrouble)
 	switch {
 	case err == nil && before.trouble != nil:
-		t.opts.Log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("EC2 answers again: nth-queue sees whether maintenance is scheduled or a status check fails")
+		t.opts.Log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("can list scheduled maintenance and status checks again")
 	case err == nil: // It was so before.
 	case before.trouble != nil && kube.EqualIgnoringDigits(err.Error(), before.trouble.Error()): // This was logged.
 	case errors.Is(err, ec2.ErrRefused):
-		log.Warnf("neither scheduled maintenance nor failed status checks are seen: %s; asking every minute", err)
+		log.Warnf("cannot list scheduled maintenance or status checks: %s; nth-queue acts on neither, and retries every minute", err)
 	default:
-		log.Warnf("cannot list scheduled maintenance: %s; keeping last known state, and asking every minute", err)
+		log.Warnf("cannot list scheduled maintenance or status checks: %s; nth-queue keeps the last known state, and retries every minute", err)
 	}
 }
 

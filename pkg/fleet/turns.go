@@ -158,7 +158,7 @@ func (t *term) cordonWaiting(inst *instance) time.Duration {
 		return patch
 	}
 	if err := t.change(t.ctx, on, precedence, patchFor); err != nil {
-		t.opts.Log.WithField(fieldNode, on.name).Warnf("cannot cordon a node that waits for its drain: %s; retrying", err)
+		t.opts.Log.WithField(fieldNode, on.name).Warnf("cannot cordon the node, whose drain waits for other drains: %s; retrying", err)
 		return firstPause
 	}
 	return 0

@@ -79,7 +79,7 @@ func newSeries(in *prometheus.Registry, opts Options, healthy func() error) *ser
 		actions:  f.counters("nth_actions_total", "Completed steps, by result.", "action", "outcome"),
 
 		evicted:    f.counter("nth_pods_evicted_total", "Pods whose eviction the API server has accepted."),
-		deleted:    f.counter("nth_pods_deleted_total", "Pods that were deleted, as they would not have ended in time."),
+		deleted:    f.counter("nth_pods_deleted_total", "Pods that were deleted, as they would not have terminated before the deadline."),
 		drainTook:  f.histogram("nth_drain_duration_seconds", "How long drains took until the node was drained or the time was over.", drainBuckets),
 		cordonTook: f.histogram("nth_notice_to_cordon_seconds", "The time from when an event is acted upon to the node's cordon.", cordonBuckets),
 		timeLeft:   f.gauges("nth_drain_deadline_remaining_seconds", "What was left of the time when the last drain with a deadline ended.", "kind"),

@@ -208,14 +208,14 @@ func TestImport_RefusesWrongInput(t *testing.T) {
 		"queue mode for nth":   {content: environment(queueMode), want: `"nth-queue config import"`},
 		"nth for queue mode":   {content: environment("DRY_RUN=true"), want: `"nth config import"`, queue: true},
 		"empty":                {content: "---\n# a comment\n", want: "this must be the manifest"},
-		"not YAML":             {content: "a: [hunter2", want: "line 1: not YAML"},
-		"wrong type":           {content: "kind: Pod\nspec: {containers: hunter2}", want: "line 2: not YAML as expected"},
+		"not YAML":             {content: "a: [hunter2", want: "line 1: the input must be a YAML manifest"},
+		"wrong type":           {content: "kind: Pod\nspec: {containers: hunter2}", want: "line 2: the input must be a YAML manifest"},
 		"values of the chart":  {content: "webhookURL: hunter2", want: "this must be the manifest"},
 		"no container":         {content: "apiVersion: v1\nkind: ConfigMap\ndata: {}", want: "with one container"},
 		"two containers":       {content: "kind: Pod\nspec: {containers: [{image: a}, {image: b}]}", want: "with one container"},
 		"arguments":            {content: pod("args: [--cordon-only]"), want: "the container has a command or arguments"},
 		"envFrom":              {content: pod("envFrom: [{configMapRef: {name: a}}]"), want: "the container has envFrom"},
-		"not UTF-8":            {content: "a: \xff", want: "not YAML"},
+		"not UTF-8":            {content: "a: \xff", want: "the input must be a YAML manifest"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

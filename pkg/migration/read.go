@@ -65,7 +65,7 @@ var yamlLine = regexp.MustCompile(`line \d+: `)
 func read(manifest []byte) (settings, error) {
 	var o object
 	if err := yaml.Unmarshal(manifest, &o); err != nil {
-		return nil, errors.New(yamlLine.FindString(err.Error()) + "not YAML as expected of a manifest")
+		return nil, errors.New(yamlLine.FindString(err.Error()) + "the input must be a YAML manifest")
 	}
 	var all []container
 	for _, o := range append(o.Items, o) { // A list has Items, and no containers; another object has containers, and no Items.

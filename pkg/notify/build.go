@@ -146,7 +146,7 @@ func (b *builder) reportPod(n *notice) {
 	b.podEvents++
 	n.eventReason, n.text = reasonEviction, "evicted from node "+n.Node+": "+n.Reason
 	if n.Kind == state.PodDeleted {
-		n.text = "deleted from node " + n.Node + ", as it would not have ended in time: " + n.Reason
+		n.text = "deleted from node " + n.Node + ", as it would not have terminated before the deadline: " + n.Reason
 	}
 }
 
@@ -196,7 +196,7 @@ func overText(t state.Transition) string {
 		text = "put off; nothing is done for it until then, and the node stays as it is"
 	}
 	if t.Detail != "" {
-		text += "; the cordon is left to " + t.Detail + ", which still needs it"
+		text += "; the node stays cordoned: " + t.Detail + " still needs the cordon"
 	}
 	return text
 }
@@ -223,7 +223,7 @@ func listDeleted(deleted map[string]string) string {
 		return ""
 	}
 	pods := slices.Sorted(maps.Keys(deleted))
-	return "; deleted, as they would not have ended in time: " + list(pods, deleted, "%s (against the disruption budget %s)")
+	return "; deleted, as they would not have terminated before the deadline: " + list(pods, deleted, "%s (against the disruption budget %s)")
 }
 
 // list lists pods. format shows a pod for which by has a text.

@@ -254,8 +254,8 @@ func TestEvents_ReportEachPhaseOfADrainAndEachPod(t *testing.T) {
 			"Node default/node-1 Normal SpotInterruption: spot-interruption: announced: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000; plan: drain now",
 			"Node default/node-1 Normal Draining: spot-interruption: cordoned the node; draining it: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000; plan: drain now",
 			"Pod shop/a Normal PodEviction: evicted from node node-1: the reason",
-			"Pod shop/b Warning PodEviction: deleted from node node-1, as it would not have ended in time: the reason",
-			"Node default/node-1 Warning CordonAndDrain: spot-interruption: drained after 250ms: 1 pod evicted, 1 deleted, 2 kept; deleted, as they would not have ended in time: shop/b (against the disruption budget shop/db)",
+			"Pod shop/b Warning PodEviction: deleted from node node-1, as it would not have terminated before the deadline: the reason",
+			"Node default/node-1 Warning CordonAndDrain: spot-interruption: drained after 250ms: 1 pod evicted, 1 deleted, 2 kept; deleted, as they would not have terminated before the deadline: shop/b (against the disruption budget shop/db)",
 			"Node default/node-1 Normal Uncordon: spot-interruption: withdrawn; nothing of it is left on the node",
 		)
 		// The Node's name is its UID, as the kubelet does, so that "kubectl describe node" finds it.
@@ -339,8 +339,8 @@ func TestEvents_ReportHowAStepEnded(t *testing.T) {
 			step(state.CordonFound, "cordon", spot(state.Cordoned)), step(state.Done, "cordon", spot(state.Cordoned)),
 		},
 		"Normal " + alone: {step(state.LeftAlone, "drain", left)},
-		"Normal Uncordon: spot-interruption: withdrawn; nothing of it is left on the node; the cordon is left to Karpenter, which still needs it": {to},
-		"Normal InterruptionOver: rebalance-recommendation: withdrawn; nothing of it is left on the node":                                         {{Kind: state.ClosedWith, Entry: rebalance}},
+		"Normal Uncordon: spot-interruption: withdrawn; nothing of it is left on the node; the node stays cordoned: Karpenter still needs the cordon": {to},
+		"Normal InterruptionOver: rebalance-recommendation: withdrawn; nothing of it is left on the node":                                             {{Kind: state.ClosedWith, Entry: rebalance}},
 	} {
 		play(t, bare, func(s *stage) {
 			s.opts.Condition = false

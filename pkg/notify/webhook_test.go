@@ -127,7 +127,7 @@ func TestWebhook_SaysWhatWasDone(t *testing.T) {
 				r.hear(state.Done, "a", drain(state.Drained), func(h *state.Transition) { h.Entry.Result = &state.Result{Evicted: 3, Deleted: 2} })
 			},
 			[]string{"warning prod map[shop/db-0:shop/db shop/web-/u202e0:] nth: cluster prod, node ip-10-0-0-1 (i-1): spot-interruption: drained after 0s: " +
-				"3 pods evicted, 2 deleted, 0 kept; deleted, as they would not have ended in time: " +
+				"3 pods evicted, 2 deleted, 0 kept; deleted, as they would not have terminated before the deadline: " +
 				"shop/db-0 (against the disruption budget shop/db), shop/web-/u202e0"},
 		},
 		"of several events and nodes": {
@@ -155,7 +155,7 @@ func TestWebhook_SaysWhatWasDone(t *testing.T) {
 				"a moved uncordon; nth: node ip-10-0-0-1 (i-1): spot-interruption: put off; the node takes pods again until then",
 				"b moved ; nth: node ip-10-0-0-1 (i-1): spot-interruption: put off; nothing is done for it until then, and the node stays as it is",
 				"c moved ; nth: node ip-10-0-0-1 (i-1): spot-interruption: put off; nothing is done for it until then, and the node stays as it is; " +
-					"the cordon is left to Karpenter, which still needs it",
+					"the node stays cordoned: Karpenter still needs the cordon",
 			},
 		},
 	} {

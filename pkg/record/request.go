@@ -22,7 +22,7 @@ const longestID = 100
 // valid returns why "nth drain" cannot have written the request; nil if it can.
 func (r DrainRequest) valid() error {
 	if r.ID == "" || len(r.ID) > longestID {
-		return fmt.Errorf("its ID has %d bytes, and must have 1 to %d", len(r.ID), longestID)
+		return fmt.Errorf("the drain request's ID has %d bytes, but must have 1 to %d", len(r.ID), longestID)
 	}
 	return nil
 }

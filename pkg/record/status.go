@@ -29,7 +29,7 @@ type status struct{ state.Status }
 // valid returns an error for a status that another version of nth has written.
 func (s status) valid() error {
 	if s.Version != state.StatusVersion {
-		return fmt.Errorf("the file has version %d, this nth reads version %d", s.Version, state.StatusVersion)
+		return fmt.Errorf("the file has format version %d, but this program reads only version %d", s.Version, state.StatusVersion)
 	}
 	return nil
 }

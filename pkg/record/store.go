@@ -56,7 +56,7 @@ func Open(dir, bootID string, booted time.Time) (store *Store, warning error) {
 	f := recordFile(dir)
 	s := &Store{save: f.write, bootID: bootID, booted: booted.Round(0)}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return s, fmt.Errorf("creating the state directory %s: %w; nth starts with an empty record, and tries again with each write", dir, err)
+		return s, fmt.Errorf("cannot create the state directory %s: %w; nth starts with an empty record, and retries at each write", dir, err)
 	}
 	var content recordContent
 	err := f.read(&content)
@@ -64,7 +64,7 @@ func Open(dir, bootID string, booted time.Time) (store *Store, warning error) {
 	case errors.Is(err, fs.ErrNotExist): // nth has not run on this machine before.
 		return s, nil
 	case err != nil:
-		return s, fmt.Errorf("reading the record %s: %w; nth starts with an empty one", f.path(), err)
+		return s, fmt.Errorf("cannot read the state record %s: %w; nth starts with an empty record, and overwrites this file", f.path(), err)
 	}
 	s.replace(content.Entries)
 	s.inService = content.InService
@@ -212,7 +212,7 @@ type recordContent struct {
 // valid returns why the content was not written by this version of nth; nil if it was. One bad entry rejects the whole file.
 func (c recordContent) valid() error {
 	if c.Version != version {
-		return fmt.Errorf("the file has version %d, this nth reads version %d", c.Version, version)
+		return fmt.Errorf("the file has format version %d, but this program reads only version %d", c.Version, version)
 	}
 	for i, e := range c.Entries {
 		if err := e.Validate(); err != nil {

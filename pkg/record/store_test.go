@@ -231,7 +231,7 @@ func TestStore_ReplacesAForeignFile(t *testing.T) {
 		"empty":               {content(""), "the file is empty"},
 		"torn":                {content(whole[:100]), "unexpected end"},
 		"two records in one":  {content(whole + whole), "after top-level value"},
-		"from a newer nth":    {replaced(`"version": 1`, `"version": 2`), "version 2, this nth reads version 1"},
+		"from a newer nth":    {replaced(`"version": 1`, `"version": 2`), "version 2, but this program reads only version 1"},
 		"an unknown phase":    {replaced(`"phase": "drained"`, `"phase": "paused"`), `entry 0: the phase "paused" is unknown`},
 		"an event with no ID": {replaced(`"id": "spot-1"`, `"id": ""`), "entry 0: the event has no ID"},
 		"far too large":       {content(strings.Repeat(" ", 32<<20) + whole), "larger than"},
@@ -555,8 +555,8 @@ func TestStatus_AForeignFileIsAnError(t *testing.T) {
 	}
 	for content, want := range map[string]string{
 		"":                          "the file is empty",
-		"{}":                        "the file has version 0",
-		`{"version": 2}`:            "the file has version 2, this nth reads version 1",
+		"{}":                        "the file has format version 0",
+		`{"version": 2}`:            "the file has format version 2, but this program reads only version 1",
 		strings.Repeat(" ", 33<<20): "the file is larger than",
 		`{"version": 1, "pid": "a"`: "",
 	} {

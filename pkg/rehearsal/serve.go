@@ -27,7 +27,7 @@ func (c *Cluster) routes() *http.ServeMux {
 	mux.HandleFunc("POST /api/v1/namespaces/{namespace}/pods/{name}/eviction", c.endPod)
 	mux.HandleFunc("DELETE /api/v1/namespaces/{namespace}/pods/{name}", c.endPod)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf("the made-up cluster does not know %s %s", r.Method, r.URL.Path))
+		refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf("the simulated API server does not know %s %s", r.Method, r.URL.Path))
 	})
 	return mux
 }
@@ -178,7 +178,7 @@ func optionsOf(r *http.Request) (metav1.DeleteOptions, error) {
 	}
 	object, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
 	if err != nil {
-		return metav1.DeleteOptions{}, fmt.Errorf("the made-up cluster cannot decode the request's body as an Eviction or DeleteOptions: %w", err)
+		return metav1.DeleteOptions{}, fmt.Errorf("the simulated API server cannot decode the request body as an Eviction or DeleteOptions: %w", err)
 	}
 	switch request := object.(type) {
 	case *policyv1.Eviction:

@@ -67,7 +67,7 @@ const connectTimeout = 5 * time.Second
 func (m Metadata) Account(ctx context.Context) (aws.Config, error) {
 	env, err := readEnvironment()
 	if err != nil {
-		return aws.Config{}, fmt.Errorf("reading AWS's settings in the environment: %w", err)
+		return aws.Config{}, fmt.Errorf("reading the AWS environment variables: %w", err)
 	}
 	roots, err := readCABundle(os.Getenv("AWS_CA_BUNDLE"))
 	if err != nil {
@@ -195,7 +195,7 @@ func explain(action string, timeout time.Duration, err error) error {
 		return fmt.Errorf("calling %s: no answer within %s", action, timeout)
 	}
 	if answer, ok := errors.AsType[*smithyhttp.ResponseError](err); ok && answer.HTTPStatusCode() > 0 {
-		return fmt.Errorf("calling %s: the answer has the status %d and cannot be read", action, answer.HTTPStatusCode())
+		return fmt.Errorf("calling %s: cannot decode the answer with HTTP status %d", action, answer.HTTPStatusCode())
 	}
 	if sending, ok := errors.AsType[*url.Error](err); ok { // The text of sending has the whole URL, which says no more than the action.
 		err = sending.Err

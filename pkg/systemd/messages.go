@@ -31,7 +31,7 @@ const (
 	PodEvicted = "b87259c24809441aa966610643a0d8e2"
 	// PodHeld: a disruption budget does not allow an eviction, which is retried; or a pod is replaced before it is evicted.
 	PodHeld = "85727e0151db4ee987d2a72ae0bbc9ee"
-	// PodDeleted: a pod was deleted that would not have ended in time.
+	// PodDeleted: a pod was deleted that would not have terminated before the deadline.
 	PodDeleted = "1b834d577df2444489f9d6feade3f7fa"
 	// PodGone: a pod is no longer on the node.
 	PodGone = "2b65777b76be4a3db3a2e22a0b6f29c3"

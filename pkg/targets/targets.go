@@ -109,7 +109,7 @@ func (s *service) judge(labeled, isLate bool) (left string, stuck error) {
 	case left == "" || draining:
 		return left, nil
 	case !labeled:
-		return left, fmt.Errorf("%s, and the node lacks the label node.kubernetes.io/exclude-from-external-load-balancers, by which a controller would deregister it", left)
+		return left, fmt.Errorf("%s, and no controller will deregister it: the node lacks the label node.kubernetes.io/exclude-from-external-load-balancers", left)
 	case isLate:
 		return left, fmt.Errorf("%s, and no controller has begun to deregister it within %s", left, starting)
 	}

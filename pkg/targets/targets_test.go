@@ -142,7 +142,7 @@ func TestWait_EndsWhenAndWhy(t *testing.T) {
 			why: healthy + ", and no controller has begun to deregister it within 1m0s",
 		},
 		"nobody is to deregister": {
-			prepare: func(r *rig) { r.web(0) }, unlabeled: true, why: healthy + ", and the node lacks the label node.kubernetes.io/exclude-from-external-load-balancers, by which a controller would deregister it",
+			prepare: func(r *rig) { r.web(0) }, unlabeled: true, why: healthy + ", and no controller will deregister it: the node lacks the label node.kubernetes.io/exclude-from-external-load-balancers",
 		},
 		"the machine is no target": {prepare: func(r *rig) {
 			r.elb.RemoveGroup(r.web(0))

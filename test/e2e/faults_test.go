@@ -110,7 +110,7 @@ func TestRecord_ThatIsLostIsFoundOnTheNode(t *testing.T) {
 			s.machine.Forget(t)
 			s.imds.ClearSpot()
 			s.start(t)
-			s.nth.WaitSays(t, "nth found its own cordon on the node, and no record of it")
+			s.nth.WaitSays(t, "found a cordon that nth set and has no record of")
 			s.node.WaitUncordoned(t)
 			s.nth.Stop(t)
 			s.mustBearNoClaim(t)
@@ -131,7 +131,7 @@ func TestDescriptors_NoneLeftIsShownAndSurvived(t *testing.T) {
 	}
 	limit(3)
 	s.imds.SetSpot("terminate", twoMinutes())
-	s.nth.WaitSays(t, "cannot look for spot-interruption: reading \"spot/instance-action\": dial: socket: too many open files")
+	s.nth.WaitSays(t, "cannot check for spot-interruption events: reading \"spot/instance-action\": dial: socket: too many open files")
 	s.nth.WaitSays(t, "cannot write the status file")
 	if shown := s.machine.Command(t, "status"); shown.Status == 0 {
 		t.Errorf("nth cannot look, and its status is\n%s", shown.Stdout)
