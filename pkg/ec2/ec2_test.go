@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -18,58 +17,24 @@ import (
 	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/ec2/ec2test"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/internal/querytest"
+	"github.com/nth-project/nth/pkg/role"
 )
 
-// region is EC2 without a network, so that requests take place on the clock of testing/synctest.
-type region struct {
-	ec2 ec2test.Service
-
-	mu     sync.Mutex
-	broken []func(http.ResponseWriter) // what the next requests are answered; nil is no answer at all
-	tried  int
-}
-
-// Do implements aws.HTTPClient.
-func (r *region) Do(q *http.Request) (*http.Response, error) {
-	r.mu.Lock()
-	r.tried++
-	answer := func(w http.ResponseWriter) { r.ec2.ServeHTTP(w, q) }
-	if len(r.broken) > 0 {
-		answer, r.broken = r.broken[0], r.broken[1:]
-	}
-	r.mu.Unlock()
-	if answer == nil {
-		<-q.Context().Done()
-		return nil, q.Context().Err()
-	}
-	said := httptest.NewRecorder()
-	answer(said)
-	return said.Result(), nil
-}
-
-func (r *region) catalog(tag string) *ec2.Catalog {
-	credentials := aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
-		return aws.Credentials{AccessKeyID: "AKIDTEST", SecretAccessKey: "secret"}, nil
-	})
-	return ec2.New(ec2.Options{AWS: aws.Config{Region: "eu-central-1", HTTPClient: r, Credentials: credentials}, Tag: tag})
+// catalog returns the catalog of a region without a network, so that requests take place on the clock of testing/synctest.
+func catalog(region *ec2test.Service, tag string) *ec2.Catalog {
+	credentials := role.Credentials(querytest.MetadataOf("i-1", "eu-central-1").Document)
+	return ec2.New(ec2.Options{AWS: aws.Config{Region: "eu-central-1", HTTPClient: querytest.Client{Handler: region}, Credentials: credentials}, Tag: tag})
 }
 
 // bubble runs f with a region, on a clock of its own.
-func bubble(t *testing.T, f func(t *testing.T, r *region)) {
+func bubble(t *testing.T, f func(t *testing.T, region *ec2test.Service)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { f(t, &region{}) })
+	synctest.Test(t, func(t *testing.T) { f(t, &ec2test.Service{}) })
 }
 
 func inGroup(group string) map[string]string {
 	return map[string]string{"aws:autoscaling:groupName": group}
-}
-
-// fails returns an answer with an error, as EC2 writes it.
-func fails(status int, code string) func(http.ResponseWriter) {
-	return func(w http.ResponseWriter) {
-		w.WriteHeader(status)
-		fmt.Fprintf(w, "<Response><Errors><Error><Code>%s</Code><Message>no\nway</Message></Error></Errors><RequestID>1</RequestID></Response>", code)
-	}
 }
 
 func TestLook_SaysWhatTagsSay(t *testing.T) {
@@ -94,11 +59,11 @@ func TestLook_SaysWhatTagsSay(t *testing.T) {
 			ec2.Instance{State: "running", Managed: true, Stays: "the root device of the instance is an instance store"}, true},
 		"": {tag: "managed"}, // It is unknown.
 	} {
-		bubble(t, func(t *testing.T, r *region) {
+		bubble(t, func(t *testing.T, region *ec2test.Service) {
 			if row.instance.ID, row.want.ID = id, id; row.known {
-				r.ec2.Add(row.instance)
+				region.Add(row.instance)
 			}
-			found, known, err := r.catalog(row.tag).Look(t.Context(), id)
+			found, known, err := catalog(region, row.tag).Look(t.Context(), id)
 			if got, want := fmt.Sprintf("%+v %t", found, known), fmt.Sprintf("%+v %t", row.want, row.known); got != want || err != nil {
 				t.Errorf("%s is %s (%v), want %s", id, got, err, want)
 			}
@@ -106,43 +71,35 @@ func TestLook_SaysWhatTagsSay(t *testing.T) {
 	}
 }
 
-// EC2 does not answer, throttles, or is broken; something before it answers. The error is one line.
+// EC2 does not answer, throttles, or is broken.
 func TestLook_CopesWithWhatFails(t *testing.T) {
 	t.Parallel()
-	page := func(w http.ResponseWriter) {
-		w.WriteHeader(http.StatusBadGateway)
-		fmt.Fprint(w, "<html><body>Bad Gateway</body></html>")
-	}
-	throttled := fails(http.StatusServiceUnavailable, "RequestLimitExceeded")
 	const asking = "asking EC2 about i-1: "
 	for name, row := range map[string]struct {
-		broken []func(http.ResponseWriter)
-		most   time.Duration
-		why    string
-		tried  int // 0 if that does not matter
+		fault querytest.Fault
+		most  time.Duration
+		why   string
+		tried int // 0 if that does not matter
 	}{
-		"faults for a moment": {[]func(http.ResponseWriter){throttled, page}, 15 * time.Second, "", 3},
-		"it throttles for good": {
-			slices.Repeat([]func(http.ResponseWriter){throttled}, 100), 15 * time.Second, asking + `calling ec2:DescribeInstances: RequestLimitExceeded: no\nway`, 0,
-		},
-		"it is silent for good": {slices.Repeat([]func(http.ResponseWriter){nil}, 100), 15 * time.Second, asking + "calling ec2:DescribeInstances: no answer within 15s", 0},
+		"faults for a moment":   {throttled(2), 15 * time.Second, "", 3},
+		"it throttles for good": {throttled(0), 15 * time.Second, asking + "calling ec2:DescribeInstances: RequestLimitExceeded: it is a fault", 0},
+		"it is silent for good": {querytest.Fault{}, 15 * time.Second, asking + "calling ec2:DescribeInstances: no answer within 15s", 0},
 		"what will not pass": {
-			[]func(http.ResponseWriter){fails(http.StatusBadRequest, "InvalidParameterValue")}, 0, asking + `calling ec2:DescribeInstances: InvalidParameterValue: no\nway`, 1,
+			querytest.Fault{Status: http.StatusBadRequest, Code: "InvalidParameterValue"}, 0, asking + "calling ec2:DescribeInstances: InvalidParameterValue: it is a fault", 1,
 		},
-		"it may not be asked": {[]func(http.ResponseWriter){fails(http.StatusForbidden, "UnauthorizedOperation")}, 0, asking + "IAM does not allow the request: ec2:DescribeInstances", 1},
-		"an answer that makes no sense": {
-			[]func(http.ResponseWriter){func(w http.ResponseWriter) { fmt.Fprint(w, "<html>") }}, 0, asking + "calling ec2:DescribeInstances: cannot decode the answer with HTTP status 200", 1,
+		"it may not be asked": {
+			querytest.Fault{Status: http.StatusForbidden, Code: "UnauthorizedOperation"}, 0, asking + "IAM does not allow the request: ec2:DescribeInstances", 1,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			bubble(t, func(t *testing.T, r *region) {
-				r.broken = row.broken
-				r.ec2.Add(ec2test.Instance{ID: "i-1", State: "running"})
+			bubble(t, func(t *testing.T, region *ec2test.Service) {
+				region.Fail(row.fault)
+				region.Add(ec2test.Instance{ID: "i-1", State: "running"})
 				began := time.Now()
-				_, known, err := r.catalog("").Look(t.Context(), "i-1")
-				if took := time.Since(began); took > row.most+time.Second || row.tried > 0 && r.tried != row.tried {
-					t.Errorf("it took %s and %d requests, want %s at most and %d", took, r.tried, row.most, row.tried)
+				_, known, err := catalog(region, "").Look(t.Context(), "i-1")
+				if took, tried := time.Since(began), len(region.Calls("")); took > row.most+time.Second || row.tried > 0 && tried != row.tried {
+					t.Errorf("it took %s and %d requests, want %s at most and %d", took, tried, row.most, row.tried)
 				}
 				if known != (row.why == "") || (err == nil) != known || err != nil && !strings.HasPrefix(err.Error(), row.why) {
 					t.Errorf("it is known: %t, %v; want %q", known, err, row.why)
@@ -155,13 +112,18 @@ func TestLook_CopesWithWhatFails(t *testing.T) {
 	}
 }
 
+// throttled is how EC2 throttles.
+func throttled(times int) querytest.Fault {
+	return querytest.Fault{Status: http.StatusServiceUnavailable, Code: "RequestLimitExceeded", Times: times}
+}
+
 func TestLook_ManyAreOneRequest(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T, r *region) {
-		catalog := r.catalog("managed")
+	bubble(t, func(t *testing.T, region *ec2test.Service) {
+		catalog := catalog(region, "managed")
 		const many = 100
 		for i := range many {
-			r.ec2.Add(ec2test.Instance{ID: fmt.Sprintf("i-%d", i), State: "running", Tags: inGroup("workers")})
+			region.Add(ec2test.Instance{ID: fmt.Sprintf("i-%d", i), State: "running", Tags: inGroup("workers")})
 		}
 		var all sync.WaitGroup
 		for i := range many + 1 { // The last one is unknown.
@@ -172,7 +134,7 @@ func TestLook_ManyAreOneRequest(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if asked := r.ec2.Asked(); len(asked) != 1 || len(asked[0]) != many+1 {
+		if asked := region.Asked(); len(asked) != 1 || len(asked[0]) != many+1 {
 			t.Errorf("EC2 was asked %v", asked)
 		}
 	})
@@ -181,14 +143,14 @@ func TestLook_ManyAreOneRequest(t *testing.T) {
 // One question by an address, a group or a reservation finds the instances on all pages, and none of others.
 func TestCatalog_FindsInstancesByWhatTheyHave(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T, r *region) {
-		r.ec2.Page(1)
-		r.ec2.Add(
+	bubble(t, func(t *testing.T, region *ec2test.Service) {
+		region.Page(1)
+		region.Add(
 			ec2test.Instance{ID: "i-1", State: "running", Address: "10.0.0.1", Tags: inGroup("workers"), Reservation: "cr-1"},
 			ec2test.Instance{ID: "i-2", State: "running", Address: "10.0.0.1", Tags: inGroup("workers"), Reservation: "cr-1"},
 			ec2test.Instance{ID: "i-3", State: "terminated", Reservation: "cr-1"}, ec2test.Instance{ID: "i-4", State: "running", Tags: inGroup("others")},
 		)
-		catalog := r.catalog("")
+		catalog := catalog(region, "")
 		at := func(ctx context.Context, address string) (ids []string, err error) {
 			found, err := catalog.AtAddress(ctx, address)
 			for _, i := range found {
@@ -217,19 +179,19 @@ func TestCatalog_FindsInstancesByWhatTheyHave(t *testing.T) {
 
 func TestRights_AreTriedWithoutAskingAboutAnInstance(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T, r *region) {
-		must, may := r.catalog("managed").Rights()
+	bubble(t, func(t *testing.T, region *ec2test.Service) {
+		must, may := catalog(region, "managed").Rights()
 		all := slices.Concat(must, may)
 		for _, denied := range all {
-			r.ec2.Allow()
-			r.ec2.Deny(strings.TrimPrefix(denied.Name, "ec2:"))
+			region.Allow()
+			region.Deny(strings.TrimPrefix(denied.Name, "ec2:"))
 			for _, right := range all {
 				if allowed, err := right.Allowed(t.Context()); allowed != (right.Name != denied.Name) || err != nil {
 					t.Errorf("without %s, %s is allowed: %t (%v)", denied.Name, right.Name, allowed, err)
 				}
 			}
 		}
-		if asked := r.ec2.Asked(); len(asked) > 0 {
+		if asked := region.Asked(); len(asked) > 0 {
 			t.Errorf("EC2 was asked about %v", asked)
 		}
 	})
@@ -242,7 +204,7 @@ func TestChange_IsRepeatedOnlyIfItWasThrottled(t *testing.T) {
 		request ec2.Request
 		try     bool
 		denied  string
-		broken  []func(http.ResponseWriter)
+		fault   querytest.Fault
 		state   string // after it
 		tried   int
 		why     string
@@ -254,25 +216,25 @@ func TestChange_IsRepeatedOnlyIfItWasThrottled(t *testing.T) {
 		"a reboot":             {request: ec2.Reboot, state: "running", tried: 1},
 		"a try":                {request: ec2.Stop, try: true, state: "running", tried: 1},
 		"a try that IAM fails": {request: ec2.Stop, try: true, denied: "StopInstances", state: "running", tried: 1, why: "IAM does not allow the request: ec2:StopInstances"},
-		"it is throttled": {
-			request: ec2.Stop, broken: []func(http.ResponseWriter){fails(http.StatusServiceUnavailable, "RequestLimitExceeded")}, state: "stopped", tried: 2,
-		},
+		"it is throttled":      {request: ec2.Stop, fault: throttled(1), state: "stopped", tried: 2},
 		"EC2 is broken": {
-			request: ec2.Reboot, broken: []func(http.ResponseWriter){fails(http.StatusInternalServerError, "InternalError")}, state: "running", tried: 1, why: "InternalError",
+			request: ec2.Reboot, fault: querytest.Fault{Status: 500, Code: "InternalError", Times: 1}, state: "running", tried: 1, why: "InternalError",
 		},
-		"no answer comes": {request: ec2.Reboot, broken: []func(http.ResponseWriter){nil}, state: "running", tried: 1, why: "no answer within 15s"},
+		"no answer comes": {request: ec2.Reboot, fault: querytest.Fault{Times: 1}, state: "running", tried: 1, why: "no answer within 15s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			bubble(t, func(t *testing.T, r *region) {
-				r.ec2.Add(ec2test.Instance{ID: "i-1", State: "running"})
-				r.broken = row.broken
-				if row.denied != "" {
-					r.ec2.Deny(row.denied)
+			bubble(t, func(t *testing.T, region *ec2test.Service) {
+				region.Add(ec2test.Instance{ID: "i-1", State: "running"})
+				if row.fault.Times > 0 {
+					region.Fail(row.fault)
 				}
-				catalog := r.catalog("")
+				if row.denied != "" {
+					region.Deny(row.denied)
+				}
+				catalog := catalog(region, "")
 				err := catalog.Change(t.Context(), row.request, "i-1", row.try)
-				tried := r.tried
+				tried := len(region.Calls(""))
 				found, _, _ := catalog.Look(t.Context(), "i-1")
 				if tried != row.tried || found.State != row.state {
 					t.Errorf("after %d requests it is %s, want %s after %d", tried, found.State, row.state, row.tried)
@@ -280,7 +242,7 @@ func TestChange_IsRepeatedOnlyIfItWasThrottled(t *testing.T) {
 				if (err == nil) != (row.why == "") || err != nil && !strings.Contains(err.Error(), row.why) || errors.Is(err, ec2.ErrRefused) != (row.denied != "") {
 					t.Errorf("it says %v, want %q", err, row.why)
 				}
-				if unanswered := row.broken != nil && row.broken[0] == nil; errors.Is(err, ec2.ErrUnanswered) != unanswered {
+				if unanswered := name == "no answer comes"; errors.Is(err, ec2.ErrUnanswered) != unanswered {
 					t.Errorf("it says %v; the answer is missing: %t", err, unanswered)
 				}
 				time.Sleep(time.Minute)
@@ -300,11 +262,11 @@ func scheduled(at time.Time) []ec2test.Planned {
 
 func TestNotable_SaysWhatIsScheduled(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T, w *region) {
+	bubble(t, func(t *testing.T, region *ec2test.Service) {
 		at := time.Now().UTC().Truncate(time.Second).Add(24 * time.Hour)
-		w.ec2.Add(ec2test.Instance{ID: "i-1", State: "stopped"}, ec2test.Instance{ID: "i-2", State: "running"})
-		w.ec2.Schedule("i-1", scheduled(at)...)
-		all, err := w.catalog("").Notable(t.Context(), false)
+		region.Add(ec2test.Instance{ID: "i-1", State: "stopped"}, ec2test.Instance{ID: "i-2", State: "running"})
+		region.Schedule("i-1", scheduled(at)...)
+		all, err := catalog(region, "").Notable(t.Context(), false)
 		found := all["i-1"]
 		want := []event.Event{
 			{ID: "instance-event-1", Code: "system-reboot", State: event.Pending, Description: "scheduled reboot", Deadline: at, Until: at.Add(time.Hour)},
@@ -322,24 +284,24 @@ func TestNotable_SaysWhatIsScheduled(t *testing.T) {
 
 func TestNotable_IsWhatIsScheduledOrFailsItsChecks(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T, w *region) {
+	bubble(t, func(t *testing.T, region *ec2test.Service) {
 		at := time.Now().UTC().Truncate(time.Second)
 		for n := range 7 {
 			id := fmt.Sprintf("i-%d", n)
-			w.ec2.Add(ec2test.Instance{ID: id, State: "running"})
+			region.Add(ec2test.Instance{ID: id, State: "running"})
 			if n < 3 {
-				w.ec2.Schedule(id, scheduled(at)...)
+				region.Schedule(id, scheduled(at)...)
 			}
 		}
-		w.ec2.Page(2)
-		w.ec2.Impair("i-0", at.Add(-time.Hour), time.Time{})
-		w.ec2.Impair("i-4", time.Time{}, at.Add(-time.Minute))
-		w.ec2.Impair("i-5", at.Add(-time.Hour), at.Add(-time.Minute))
+		region.Page(2)
+		region.Impair("i-0", at.Add(-time.Hour), time.Time{})
+		region.Impair("i-4", time.Time{}, at.Add(-time.Minute))
+		region.Impair("i-5", at.Add(-time.Hour), at.Add(-time.Minute))
 		for checks, want := range map[bool]map[string]string{
 			false: {"i-0": "3 instance", "i-1": "3 ", "i-2": "3 "},
 			true:  {"i-0": "3 instance", "i-1": "3 ", "i-2": "3 ", "i-4": "0 system", "i-5": "0 system"},
 		} {
-			found, err := w.catalog("").Notable(t.Context(), checks)
+			found, err := catalog(region, "").Notable(t.Context(), checks)
 			got := map[string]string{}
 			for id, s := range found {
 				got[id] = fmt.Sprint(len(s.Planned), " ", s.Impaired)
@@ -351,8 +313,8 @@ func TestNotable_IsWhatIsScheduledOrFailsItsChecks(t *testing.T) {
 				t.Errorf("the system of i-5 fails since %s, want a minute", since)
 			}
 		}
-		w.ec2.Deny("DescribeInstanceStatus")
-		if _, err := w.catalog("").Notable(t.Context(), true); !errors.Is(err, ec2.ErrRefused) {
+		region.Deny("DescribeInstanceStatus")
+		if _, err := catalog(region, "").Notable(t.Context(), true); !errors.Is(err, ec2.ErrRefused) {
 			t.Errorf("refused, it says %v", err)
 		}
 	})

@@ -26,6 +26,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/smithy-go"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/nth-project/nth/pkg/asg"
 	nthec2 "github.com/nth-project/nth/pkg/ec2"
@@ -39,7 +40,7 @@ import (
 )
 
 func said(code string) error {
-	return fmt.Errorf("asking: %w", &smithy.GenericAPIError{Code: code, Message: "no"})
+	return fmt.Errorf("asking: %w", &smithy.GenericAPIError{Code: code, Message: "no\nway"})
 }
 
 func TestRefused_KnowsEveryCodeOfAWS(t *testing.T) {
@@ -87,13 +88,15 @@ func TestRight_IsAllowedIfTheServiceLooksAtTheRequest(t *testing.T) {
 func TestExplain_IsOneLine(t *testing.T) {
 	t.Parallel()
 	const action = "ec2:DescribeInstances"
+	unreadable := &smithyhttp.ResponseError{Response: &smithyhttp.Response{Response: &http.Response{StatusCode: http.StatusOK}}}
 	for _, row := range []struct {
 		err  error
 		want string
 	}{
 		{said("UnauthorizedOperation"), "the IAM role does not allow ec2:DescribeInstances"},
 		{fmt.Errorf("reading: %w", fs.ErrNotExist), "the instance has no IAM role"},
-		{said("Throttling"), "calling ec2:DescribeInstances: Throttling: no"},
+		{said("Throttling"), `calling ec2:DescribeInstances: Throttling: no\nway`},
+		{unreadable, "calling ec2:DescribeInstances: cannot decode the answer with HTTP status 200"},
 		{fmt.Errorf("sending: %w", context.DeadlineExceeded), "calling ec2:DescribeInstances: no answer within 10s"},
 		{fmt.Errorf("sending: %w", &url.Error{Op: "Post", URL: "https://ec2", Err: errors.New("there is no network")}), "calling ec2:DescribeInstances: there is no network"},
 	} {

@@ -2,11 +2,7 @@ package sqs_test
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -19,7 +15,6 @@ import (
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 
 	"github.com/nth-project/nth/pkg/internal/querytest"
-	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/role"
 	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/sqs/sqstest"
@@ -66,19 +61,24 @@ func bubble(t *testing.T, f func(r *rig)) {
 	})
 }
 
-// consume starts to read the queue.
+// consume starts to read the queue, and keeps the messages.
 func (r *rig) consume() {
+	r.give(func(m *sqs.Message) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.taken = append(r.taken, m)
+	})
+}
+
+// give starts to read the queue.
+func (r *rig) give(take func(*sqs.Message)) {
 	r.reports = map[sqs.Outcome]int{}
 	r.queue = sqs.New(r.opts)
 	ctx, cancel := context.WithCancel(r.t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		r.queue.Run(ctx, func(m *sqs.Message) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.taken = append(r.taken, m)
-		})
+		r.queue.Run(ctx, take)
 	}()
 	r.stop = sync.OnceFunc(func() { cancel(); <-done })
 	synctest.Wait()
@@ -309,7 +309,7 @@ func TestNew_AsksTheHostOfTheURL(t *testing.T) {
 			asked := make(chan string, 1)
 			q := sqs.New(sqs.Options{URL: "https://" + row.host + "/123456789012/q", AWS: aws.Config{
 				Region: "eu-central-1", Credentials: aws.AnonymousCredentials{}, BaseEndpoint: row.base, ConfigSources: row.sources,
-				HTTPClient: answers(func(r *http.Request) (any, error) { asked <- r.URL.Host; return map[string]any{}, nil }),
+				HTTPClient: querytest.Client{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { asked <- r.URL.Host; fmt.Fprint(w, "{}") })},
 			}})
 			if _, _, err := q.Setup(t.Context()); err != nil {
 				t.Fatal(err)
@@ -321,65 +321,38 @@ func TestNew_AsksTheHostOfTheURL(t *testing.T) {
 	}
 }
 
-// answers is an SQS without a network, so that it can be asked in a bubble, where an hour takes no time.
-type answers func(r *http.Request) (any, error)
-
-// Do implements aws.HTTPClient.
-func (a answers) Do(r *http.Request) (*http.Response, error) {
-	answer, err := a(r)
-	if err != nil {
-		return nil, err
-	}
-	text, err := json.Marshal(answer)
-	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(string(text))), Request: r}, err
-}
-
 // Nothing hangs while SQS is silent or refuses. A receiver hangs if who gets the messages does not return.
 func TestStalled_OnlyWhileAllReceiversHang(t *testing.T) {
 	t.Parallel()
-	one := func(r *http.Request) (any, error) {
-		return map[string]any{"Messages": []any{map[string]any{"MessageId": rand.Text(), "ReceiptHandle": "b", "Body": state("stopping")}}}, nil
-	}
 	for name, row := range map[string]struct {
-		answer answers
-		want   string
+		prepare func(r *rig)
+		want    string
 	}{
-		"no messages": {answer: func(r *http.Request) (any, error) { // It is answered after the time that it may wait.
-			if !loop.Await(r.Context(), nil, 20*time.Second) {
-				return nil, r.Context().Err()
-			}
-			return map[string]any{}, nil
-		}},
-		"SQS refuses":            {answer: func(*http.Request) (any, error) { return nil, errors.New("connection refused") }},
-		"SQS does not answer":    {answer: func(r *http.Request) (any, error) { <-r.Context().Done(); return nil, r.Context().Err() }},
-		"messages are not taken": {answer: one, want: "SQS has given neither an answer nor an error for 1h0m0s"},
+		"no messages":         {prepare: func(*rig) {}},
+		"SQS refuses":         {prepare: func(r *rig) { r.Deny("ReceiveMessage") }},
+		"SQS does not answer": {prepare: func(r *rig) { r.Fail(sqstest.Fault{}) }},
+		"messages are not taken": {
+			prepare: func(r *rig) { r.Send(slices.Repeat([]string{state("stopping")}, 100)...) }, want: "SQS has given neither an answer nor an error for 1h0m0s",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				q := sqs.New(sqs.Options{
-					URL: "http://sqs.test/123456789012/interruptions", Visibility: 2 * time.Hour, Report: func(sqs.Report) {}, Trouble: func(error) {},
-					AWS: aws.Config{Region: "eu-central-1", HTTPClient: row.answer, Credentials: aws.AnonymousCredentials{}},
-				})
+			bubble(t, func(r *rig) {
+				r.opts.Visibility = 2 * time.Hour
+				taken := make(chan struct{})
 				wants := func(when, want string) {
 					t.Helper()
-					if got := fmt.Sprint(q.Stalled()); want == "" && got != "<nil>" || !strings.Contains(got, want) {
+					if got := fmt.Sprint(r.queue.Stalled()); want == "" && got != "<nil>" || !strings.Contains(got, want) {
 						t.Errorf("%s it says %s, want %q", when, got, want)
 					}
 				}
-				wants("before it begins", "")
-				ctx, cancel := context.WithCancel(t.Context())
-				ended, taken := make(chan struct{}), make(chan struct{})
-				go func() {
-					defer close(ended)
-					q.Run(ctx, func(m *sqs.Message) { <-taken; m.Done() })
-				}()
-				time.Sleep(time.Hour)
+				row.prepare(r)
+				r.give(func(m *sqs.Message) { <-taken; m.Done() })
+				r.pass(time.Hour)
 				wants("after an hour", row.want)
-				cancel()
 				close(taken)
-				<-ended
-				time.Sleep(time.Hour)
+				r.stop()
+				r.pass(time.Hour)
 				wants("after the end", "")
 			})
 		})
