@@ -153,8 +153,9 @@ func (w *world) uncordonByOperator() {
 	for _, n := range w.notices {
 		n.held = false
 		unchanged := n.announced.After(w.ruleSet[n.kind]) && !n.deadlined.After(n.announced)
+		comesLater := n.firstSeen.IsZero() && time.Now().After(w.refused) // While reads are refused, nth may see it before it sees the uncordon.
 		switch {
-		case w.over(n) || !n.vague && !w.possible(n, cordoned) && (n.firstSeen.IsZero() || unchanged): // It never wanted the cordon.
+		case w.over(n) || !n.vague && !w.possible(n, cordoned) && (comesLater || unchanged): // It never wanted the cordon.
 		case known && w.sure(n, cordoned) && time.Since(n.firstSeen) > 15*time.Second:
 			n.lifted, n.released = time.Now(), false
 		default:
