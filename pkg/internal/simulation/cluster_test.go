@@ -152,10 +152,12 @@ func (w *world) uncordonByOperator() {
 	w.cluster.uncordoned, w.cluster.erased = time.Now(), false
 	for _, n := range w.notices {
 		n.held = false
-		unchanged := n.announced.After(w.ruleSet[n.kind]) && !n.deadlined.After(n.announced)
-		comesLater := n.firstSeen.IsZero() && time.Now().After(w.refused) // While reads are refused, nth may see it before it sees the uncordon.
+		isSure := n.announced.After(w.ruleSet[n.kind]) && !n.deadlined.After(n.announced)
+		if n.firstSeen.IsZero() { // While reads are refused, nth may see the event before it sees the uncordon.
+			isSure = time.Now().After(w.refused)
+		}
 		switch {
-		case w.over(n) || !n.vague && !w.possible(n, cordoned) && (comesLater || unchanged): // It never wanted the cordon.
+		case w.over(n) || !n.vague && !w.possible(n, cordoned) && isSure: // It never wanted the cordon.
 		case known && w.sure(n, cordoned) && time.Since(n.firstSeen) > 15*time.Second:
 			n.lifted, n.released = time.Now(), false
 		default:
