@@ -13,93 +13,57 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-func FuzzSpot(f *testing.F) {
-	fuzz(f, "spot", imds.ParseSpot, func(t *testing.T, events []event.Event) {
-		if len(events) != 1 {
-			t.Fatalf("a notice that could be read is one event, got %d", len(events))
-		}
-		known := slices.Contains([]string{"terminate", "stop", "hibernate"}, events[0].Code)
-		if !known && events[0].Deadline.IsZero() {
-			t.Fatalf("neither action nor time are known: %+v", events[0])
-		}
-	})
+// parsers are those of the documents in each folder below testdata: what EC2 serves, by its documentation.
+var parsers = []struct {
+	folder string
+	parse  func([]byte) ([]event.Event, error)
+	single bool // What could be read is one event.
+}{
+	{"spot", imds.ParseSpot, true}, {"rebalance", imds.ParseRebalance, true}, {"target-state", imds.ParseTargetState, false},
+	{"maintenance", imds.ParseMaintenance, false},
 }
 
-func FuzzRebalance(f *testing.F) {
-	fuzz(f, "rebalance", imds.ParseRebalance, func(t *testing.T, events []event.Event) {
-		if len(events) != 1 || events[0].Kind != event.RebalanceRecommendation {
-			t.Fatalf("a recommendation that could be read is one event, got %+v", events)
+// FuzzDocument feeds the parsers with documents and what the fuzzer makes of them. Whatever the bytes: no panic, the same
+// bytes give the same events, each has an identity of its own and a state, and all can be written to the record.
+func FuzzDocument(f *testing.F) {
+	for i, p := range parsers {
+		paths, err := filepath.Glob(filepath.Join("testdata", p.folder, "*"))
+		if err != nil || len(paths) == 0 {
+			f.Fatalf("listing %q: %d files, %v", p.folder, len(paths), err)
 		}
-	})
-}
-
-func FuzzTargetState(f *testing.F) {
-	fuzz(f, "target-state", imds.ParseTargetState, func(t *testing.T, events []event.Event) {
-		for _, e := range events {
-			if e.Code == "InService" || e.Code == "Standby" || e.Code == "Detached" {
-				t.Fatalf("by %q, nothing leaves", e.Code)
+		for _, path := range paths {
+			body, err := os.ReadFile(path)
+			if err != nil {
+				f.Fatal(err)
 			}
+			f.Add(uint8(i), body)
 		}
-	})
-}
-
-func FuzzMaintenance(f *testing.F) {
-	fuzz(f, "maintenance", imds.ParseMaintenance, func(t *testing.T, events []event.Event) {
+	}
+	f.Fuzz(func(t *testing.T, i uint8, body []byte) {
+		p := parsers[int(i)%len(parsers)]
+		events, err := p.parse(body)
+		if (err != nil || p.single) && (len(events) == 1) != (err == nil) {
+			t.Fatalf("%d events, and %v", len(events), err)
+		}
 		seen := map[string]bool{}
 		for _, e := range events {
-			if seen[e.ID] {
-				t.Fatalf("event %q stands in the list twice", e.ID)
+			if e.Kind == "" || e.State == "" || seen[e.ID] || !code.MatchString(e.ID) || e.Code != "" && !code.MatchString(e.Code) {
+				t.Fatalf("incomplete, or more than a code: %+v", e)
 			}
 			seen[e.ID] = true
-		}
-	})
-}
-
-// fuzz feeds a parser with the documents of a folder and what the fuzzer makes of them. Whatever the bytes: no panic, the
-// same bytes give the same events, each has an identity and a state, and all can be written to the record.
-func fuzz(f *testing.F, folder string, parse func([]byte) ([]event.Event, error), check func(*testing.T, []event.Event)) {
-	for _, path := range documents(f, folder) {
-		body, err := os.ReadFile(path)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(body)
-	}
-	f.Fuzz(func(t *testing.T, body []byte) {
-		events, err := parse(body)
-		if err != nil {
-			if len(events) > 0 {
-				t.Fatalf("an error and %d events", len(events))
-			}
-			return
-		}
-		for _, e := range events {
-			if e.ID == "" || e.Kind == "" || e.State == "" {
-				t.Fatalf("incomplete event %+v", e)
-			}
-			if !code.MatchString(e.ID) || e.Code != "" && !code.MatchString(e.Code) || text.Visible(e.Description, 256) != e.Description {
-				t.Fatalf("more than a code: %+v", e)
+			stays := e.Kind == event.ASGTermination && slices.Contains([]string{"InService", "Standby", "Detached"}, e.Code)
+			if text.Visible(e.Description, 256) != e.Description || stays {
+				t.Fatalf("an event that is none: %+v", e)
 			}
 			if _, err := json.Marshal(e); err != nil {
 				t.Fatalf("event cannot be recorded: %v", err)
 			}
 		}
-		if again, _ := parse(body); !slices.Equal(events, again) {
+		if again, _ := p.parse(body); !slices.Equal(events, again) {
 			t.Fatalf("read twice:\n%+v\n%+v", events, again)
 		}
-		check(t, events)
 	})
 }
 
 // code is what IDs and codes of events are made of; a target lifecycle state has colons.
 var code = regexp.MustCompile(`^[A-Za-z0-9_:-]{1,64}$`)
-
-// documents lists the files of a folder below testdata: what EC2 serves, by its documentation.
-func documents(tb testing.TB, folder string) []string {
-	tb.Helper()
-	paths, err := filepath.Glob(filepath.Join("testdata", folder, "*"))
-	if err != nil || len(paths) == 0 {
-		tb.Fatalf("listing %q: %d files, %v", folder, len(paths), err)
-	}
-	return paths
-}

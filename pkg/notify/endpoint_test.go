@@ -207,10 +207,8 @@ func TestPost_ShowsNoSecretsInErrors(t *testing.T) {
 			d.URL, d.Timeout = serve(t, httptest.NewServer, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }).URL+"/hunter2", 50*time.Millisecond
 		}},
 		"an endless header":  {t.Context(), repeats("HTTP/1.1 200 OK\r\nhunter2: " + strings.Repeat("a", 1<<20) + "\r\n\r\n")},
-		"no URL":             {t.Context(), func(d *destination) { d.URL = "hunter2" }},
 		"not parsed":         {t.Context(), func(d *destination) { d.URL = "http://hunter2\x7f" }},
 		"another scheme":     {t.Context(), func(d *destination) { d.URL = "ftp://host/hunter2" }},
-		"no proxy":           {t.Context(), func(d *destination) { d.Proxy = "http://me:hunter2@" + closed }},
 		"wrong proxy":        {t.Context(), func(d *destination) { d.Proxy = "ftp://hunter2" }},
 		"a proxy's password": {t.Context(), func(d *destination) { d.Proxy = "http://hunter2/1@" + closed }},
 		"header's value":     {t.Context(), func(d *destination) { d.Headers = `{"Authorization": "hunter2\\n"}` }},
@@ -220,9 +218,6 @@ func TestPost_ShowsNoSecretsInErrors(t *testing.T) {
 		"no URL's file":      {t.Context(), func(d *destination) { d.URL, d.URLFile = "", "/nowhere/url" }},
 		"long URL's file":    {t.Context(), func(d *destination) { d.URL = strings.Repeat("hunter2", 1<<16) }},
 		"part of it":         {t.Context(), repeats("-ERR unknown command /services/a%20b/hunter\r\n")},
-		"spelt otherwise":    {t.Context(), repeats("500 cannot find '/services/a+b/hunter2'\r\n")},
-		"an odd status":      {t.Context(), repeats("HTTP/1.1 /services/a+b/hunter2\r\n\r\n")},
-		"an odd header":      {t.Context(), repeats("HTTP/1.1 500 Bad\r\nno /hunter2 here\r\n\r\n")},
 		"an odd redirect":    {t.Context(), repeats("HTTP/1.1 302 Found\r\nLocation: https://[/services/a+b/hunter2\r\n\r\n")},
 		"a proxy's answer": {t.Context(), func(d *destination) {
 			repeats("HTTP/1.1 407 not with me:hunter2\r\n\r\n")(d)
