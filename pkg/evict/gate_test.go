@@ -1,7 +1,6 @@
 package evict_test
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -62,33 +61,23 @@ func TestEvict_AtTheGateIsDropped(t *testing.T) {
 	}
 }
 
-// It has not been sent, and waits behind those of a node whose API server does not answer.
-func TestEvict_AtTheGateGivesWayToADeletion(t *testing.T) {
+// Others' requests have the only place until its turn: its budget is asked all the same.
+func TestEvict_AtTheGateIsAskedAtItsTurn(t *testing.T) {
 	t.Parallel()
-	for name, comes := range map[string]time.Duration{"of a pod that was there": 0, "of one that comes late": 1500 * time.Millisecond} {
-		run(t, name, func(t *testing.T, _ *apitest.Server) {
+	for name, held := range map[string]bool{"a budget grants it": false, "a budget holds it": true} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
 			gate := kube.NewGate(1)
-			hanging, lost := apitest.New(t), apitest.New(t)
-			for i := range 5 {
-				hanging.AddPod(pod(fmt.Sprint("pod-", i)), 0)
+			if p := pod("a", grace(30), apitest.Ready); held {
+				s.AddHeld(p)
+			} else {
+				s.AddPod(p, apitest.Ending(time.Second))
 			}
-			hanging.Always("evict", apitest.Hang())
-			begin(t, hanging, evict.Options{Gate: gate})
-			await(t, "an eviction that hangs", func() bool { return count(hanging, "evict") == 1 })
-			add := func() {
-				lost.AddPod(pod("a", grace(3)), apitest.Ending(time.Second))
-			}
-			if comes == 0 {
-				add()
-			}
-			r := beginWithin(t, lost, evict.Options{Gate: gate}, true, 10*time.Second)
-			if comes > 0 {
-				time.Sleep(comes)
-				add()
-			}
-			r.await(state.PodDeleted)
-			if left := r.goal.Hard.Sub(lost.Requests("delete")[0].At); left > 3*time.Second || left < time.Second || count(lost, "evict") != 0 {
-				t.Errorf("deleted %s before the deadline, after %d evictions", left, count(lost, "evict"))
+			leave := <-apitest.Enter(t, gate, kube.Urgent)
+			r := beginWithin(t, s, evict.Options{Gate: gate}, true, 31*time.Second)
+			time.Sleep(1500 * time.Millisecond)
+			leave()
+			if result := r.succeed(); (len(r.of(state.PodHeld)) == 1) != held || (result.Deleted == 1) != held {
+				t.Errorf("the result is %+v, after %d evictions; reported %+v", result, count(s, "evict"), r.reports)
 			}
 		})
 	}

@@ -126,7 +126,7 @@ func (p *Pods) planWaiting(t *target, l limits, now time.Time) (what state.Trans
 	if l.escalated(now) {
 		timeLeft := now.Before(l.goneBy) || now.Before(p.drain.Terms().Hard)
 		switch {
-		case t.last.what == "": // Its disruption budget is asked once, even now.
+		case !t.last.sent: // Its disruption budget is asked, even now.
 			return state.PodEvicted, time.Time{}
 		case t.last.what == state.PodEvicted && timeLeft: // The deletion follows without a pause.
 			return state.PodDeleted, time.Time{}
