@@ -320,6 +320,16 @@ func TestUncordoned_Pods(t *testing.T) {
 			t.Errorf("a pod that came to the node after operators had opened it was evicted by the next process; the node is closed: %t", s.CurrentNode().Spec.Unschedulable)
 		}
 	})
+	// The API server's cache, from which the first list comes, is behind.
+	run(t, "from before that the first list lacks go", func(t *testing.T, s *apitest.Server) {
+		s.SetLag(0, 3*time.Second)
+		s.AddPod(pod("old"), 0)
+		time.Sleep(1500 * time.Millisecond)
+		goal := goalWithin(true, plenty)
+		goal.Cordon, goal.Before = false, time.Now()
+		start(t, s, drain.Options{}, goal)
+		await(t, "that it is gone", func() bool { return !s.HasPod("default/old") })
+	})
 	// CleanToBeDeleted takes the taint off and makes the node schedulable in one update.
 	run(t, "go where Cluster Autoscaler gave up", func(t *testing.T, s *apitest.Server) {
 		taint := corev1.Taint{Key: "ToBeDeletedByClusterAutoscaler", Value: "1", Effect: corev1.TaintEffectNoSchedule}

@@ -419,7 +419,7 @@ func (p *Pods) Restart() {
 // after an uncordon, or if its owner has brought pods back too often.
 func (p *Pods) meet(t *target, fresh bool) {
 	terms, now := p.drain.Terms(), time.Now()
-	if terms.Uncordoned && fresh { // The uncordon says that pods may come.
+	if terms.Uncordoned && fresh && terms.Since.IsZero() { // The uncordon says that pods may come. With Since, Stays has decided.
 		t.stage = exempt
 		return
 	}
