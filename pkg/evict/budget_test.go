@@ -173,6 +173,19 @@ func numbering(words string) apitest.Answer {
 	}
 }
 
+// A webhook may say as much as it likes.
+func TestRefusal_IsCut(t *testing.T) {
+	apitest.Bubble(t, func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		s.Always("evict", apitest.Forbidden(strings.Repeat("x", 256<<10)))
+		r := begin(t, s, evict.Options{})
+		r.await(state.PodRefused)
+		if length := len(r.of(state.PodRefused)[0].Detail); length > 4096 {
+			t.Errorf("%d bytes are reported", length)
+		}
+	})
+}
+
 func TestRefusal_WithChangingNumbersIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	const words = "admission webhook denied request %d"

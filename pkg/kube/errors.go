@@ -12,6 +12,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nth-project/nth/pkg/text"
 )
 
 // Answer returns the API server's answer in an error. It is empty, with code 0, if no answer came. The request may have been carried out then.
@@ -68,7 +70,7 @@ func RetryAfter(err error) time.Duration {
 func Plain(err error) string {
 	switch s := Answer(err); {
 	case s.Code != 0:
-		return fmt.Sprintf("%d %s: %s", s.Code, http.StatusText(int(s.Code)), s.Message)
+		return fmt.Sprintf("%d %s: %s", s.Code, http.StatusText(int(s.Code)), text.Visible(s.Message, text.Line))
 	case errors.Is(err, context.DeadlineExceeded):
 		return "no answer from the API server"
 	case strings.Contains(err.Error(), "getting credentials"): // the text of pkg/identity when an exec plugin fails
