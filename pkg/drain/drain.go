@@ -264,11 +264,7 @@ func (d *DryRun) Guard(ctx context.Context, task *Task, report func(Progress)) {
 			p.Generation, p.State = goal.Generation, s
 			report(p)
 		}
-		var would dryLook
-		err := kube.Retry(ctx, func(ctx context.Context) (err error) {
-			would, err = d.dryLook(ctx, goal)
-			return err
-		})
+		would, err := d.dryLook(ctx, goal)
 		if err != nil {
 			pause = lookEvery
 			if why := trouble.Note(err); why != "" && ctx.Err() == nil {

@@ -65,6 +65,14 @@ func TestDryRun(t *testing.T) {
 			t.Error("an uncordon that cannot look tells no error")
 		}
 	})
+	run(t, "a look that fails", func(t *testing.T, s *apitest.Server) {
+		s.Always("get node", apitest.Unavailable())
+		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goalWithin(true, plenty))
+		time.Sleep(time.Minute)
+		r.reported(1, state.NodeCordonFailed)
+		s.Always("get node", nil)
+		r.succeed()
+	})
 	// What a dry run tells of a node that is to be left alone is not that it would be closed and ours.
 	run(t, "a node that is opted out", func(t *testing.T, s *apitest.Server) {
 		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
