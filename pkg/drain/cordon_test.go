@@ -147,6 +147,26 @@ func TestCordon_RefusedStopsASoftDrain(t *testing.T) {
 	}
 }
 
+// The Node is registered again.
+func TestCordon_LostStopsASoftDrain(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]apitest.Answer{"refused": apitest.Forbidden("no cordons here"), "fails": apitest.Unavailable()} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			r := drained(t, s, drain.Options{})
+			s.Always("patch", answer)
+			s.RegisterNode()
+			time.Sleep(20 * time.Second)
+			s.AddPod(pod("new"), 0)
+			time.Sleep(time.Minute)
+			if state := r.last().State; state.Drained || count(s, "evict") > 0 {
+				t.Errorf("an open node has seen %d evictions, and is reported as %+v", count(s, "evict"), state)
+			}
+			s.Always("patch", nil)
+			await(t, "that it is drained again", func() bool { return len(r.of(state.NodeEmpty)) == 2 && !s.HasPod("default/new") })
+		})
+	}
+}
+
 // The machine is lost. How long a cordon that fails is waited for depends on when.
 func TestCordon_FailingDelaysEvictions(t *testing.T) {
 	t.Parallel()

@@ -415,20 +415,25 @@ func TestGoal(t *testing.T) {
 	})
 }
 
-func TestDrained_ForAnEventThatJoins(t *testing.T) {
+func TestDrained_UnderAnotherGoal(t *testing.T) {
 	t.Parallel()
+	late := func(s *apitest.Server) { s.AddPod(pod("late"), 0) }
 	// A watch that has been silent tells nothing of the pods that came meanwhile, and the Node is as it was.
-	for name, happen := range map[string]func(*apitest.Server){
-		"by a newer list":    func(s *apitest.Server) { s.AddPod(pod("late"), 0) },
-		"by what is in that": func(s *apitest.Server) { s.ChangePod("default/kept", func(p *corev1.Pod) { p.Annotations = nil }) },
+	for name, c := range map[string]struct {
+		happen func(*apitest.Server)
+		adjust func(*drain.Goal)
+	}{
+		"an event joins, by a newer list": {late, joining},
+		"by what is in that":              {func(s *apitest.Server) { s.ChangePod("default/kept", func(p *corev1.Pod) { p.Annotations = nil }) }, joining},
+		"a deadline moves":                {late, func(g *drain.Goal) { g.Soft = g.Soft.Add(time.Minute) }},
 	} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			s.AddPod(pod("kept", annotated(evict.Annotation, evict.Never)), 0)
 			s.Answer("watch pods", apitest.Silence())
 			r := drained(t, s, drain.Options{})
-			happen(s)
-			r.adjust(func(g *drain.Goal) { g.Generation++ })
-			await(t, "that it is drained for both", func() bool { return r.numbered(state.NodeEmpty).State.Drained })
+			c.happen(s)
+			r.adjust(c.adjust)
+			await(t, "that it is drained again", func() bool { return r.numbered(state.NodeEmpty).State.Drained })
 			if gone := count(s, "evict"); gone != 1 {
 				t.Errorf("drained after %d evictions, want 1", gone)
 			}

@@ -53,7 +53,7 @@ type guard struct {
 
 	// foundReported: the first list of the pods was reported.
 	foundReported bool
-	// epoch counts what voids any earlier proof that the node is drained: a new pod, a node that was uncordoned, an event that joins. The node was
+	// epoch counts what voids any earlier proof that the node is drained: a new pod, a node that was uncordoned, another goal. The node was
 	// reported drained in the epoch drainedIn.
 	epoch, drainedIn int
 	waiting
@@ -99,8 +99,12 @@ func (n *Node) Guard(ctx context.Context, task *Task, report func(Progress)) {
 
 // Terms implements evict.Drain: pkg/evict asks under which terms pods have to go now.
 func (g *guard) Terms() evict.Terms {
+	from := g.evictFrom
+	if g.cordonFirst() {
+		from = time.Time{}
+	}
 	return evict.Terms{
-		Evict: g.goal.Evict && !g.view.mayNotEvict, Hard: g.goal.Hard, Soft: g.goal.Soft, From: g.evictFrom,
+		Evict: g.goal.Evict && !g.view.mayNotEvict, Hard: g.goal.Hard, Soft: g.goal.Soft, From: from,
 		Cordoned: g.view.cordoned(), Looked: g.looked, Uncordoned: g.staysUncordoned(), Since: g.since(),
 	}
 }
@@ -115,7 +119,7 @@ func (g *guard) since() time.Time {
 }
 
 // drained reports whether the node was reported drained, and still is.
-func (g *guard) drained() bool { return g.drainedIn == g.epoch }
+func (g *guard) drained() bool { return g.drainedIn == g.epoch && !g.cordonFirst() }
 
 // Met implements evict.Drain: a pod was found that has to go. So the node is not drained any more. A fresh pod was not on the node at the first
 // list. If one comes although the node is cordoned or drained, that is reported.
@@ -154,12 +158,11 @@ func (g *guard) setGoal(goal Goal) {
 	}
 	stayedUncordoned := g.staysUncordoned()
 	g.goal = goal
-	g.drainedIn = 0 // That the node is drained is reported again for this goal.
+	g.epoch++ // That the node is drained is proven and reported again for this goal.
 	if newGeneration {
 		if stayedUncordoned { // The node has to be cordoned again first.
 			drainBegins, g.cordonDecided, g.cordoningSince = true, time.Time{}, time.Now()
 		}
-		g.epoch++
 		g.pods.Restart()
 	}
 	if drainBegins { // Scripts run again, and evictions wait for them.
@@ -488,10 +491,15 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 	return time.Time{}
 }
 
-// cordonPending reports whether the guard is still trying to cordon the node, so that pods may still come. It is false if the cordon was refused.
+// cordonPending reports whether the guard is still trying to cordon the node, so that pods may still come. It is false if there is a hard deadline and
+// the cordon was refused.
 func (g *guard) cordonPending() bool {
-	return g.lacksCordon() && (g.view.err == nil || kube.Passing(g.view.err))
+	return g.cordonFirst() || g.lacksCordon() && (g.view.err == nil || kube.Passing(g.view.err))
 }
+
+// cordonFirst reports whether the machine may stay, and the node still has to be cordoned: then no pod is evicted, and the node is not drained. The
+// cordon may be lost in the midst of a drain, as with a Node that is registered again.
+func (g *guard) cordonFirst() bool { return g.goal.Hard.IsZero() && g.lacksCordon() }
 
 // lacksCordon reports whether there is a Node that is to be cordoned, and was not seen cordoned.
 func (g *guard) lacksCordon() bool {
