@@ -167,6 +167,44 @@ func TestCordon_LostStopsASoftDrain(t *testing.T) {
 	}
 }
 
+// A webhook or a proxy has made it one that does nothing, or that writes only the claim.
+func TestPatch_WithoutEffectIsRefused(t *testing.T) {
+	t.Parallel()
+	without := func(s *apitest.Server, change func(*corev1.Node)) apitest.Answer {
+		return func(w http.ResponseWriter, _ *http.Request) bool {
+			s.ChangeNode(change, drain.Host)
+			w.Header().Set("Content-Type", "application/json")
+			return json.NewEncoder(w).Encode(s.CurrentNode()) == nil
+		}
+	}
+	nothing := func(*corev1.Node) {}
+	for name, change := range map[string]func(*corev1.Node){"nothing": nothing, "the claim": asking(drain.CordonAnnotation, ours)} {
+		run(t, "a cordon, with "+name, func(t *testing.T, s *apitest.Server) {
+			s.Always("patch", without(s, change))
+			r := begin(t, s, drain.Options{})
+			time.Sleep(time.Minute)
+			if last := r.last().State; len(r.of(state.NodeCordonFailed)) != 1 || last.Cordoned || last.Uncordoned || last.Drained {
+				t.Errorf("reported %+v, and the state %+v", r.of(state.NodeCordonFailed), last)
+			}
+		})
+	}
+	run(t, "a label", func(t *testing.T, s *apitest.Server) {
+		s.CordonAs("kubectl")
+		s.Always("patch", without(s, nothing))
+		r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true})
+		time.Sleep(time.Minute)
+		r.reported(0, state.NodeExcluded)
+		r.reported(1, state.PodRefused)
+	})
+	run(t, "an uncordon", func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(cordoned(ours))
+		s.Always("patch", without(s, nothing))
+		if result, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, plenty), nil); err == nil {
+			t.Errorf("uncordon is %q", result)
+		}
+	})
+}
+
 // The machine is lost. How long a cordon that fails is waited for depends on when.
 func TestCordon_FailingDelaysEvictions(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"time"
 
@@ -170,16 +171,19 @@ func (n *Node) look(ctx context.Context, goal Goal, before memory) view {
 			return v
 		}
 		v = n.viewOf(node, goal, before)
-		v.cordon = CordonSet
+		if v.cordon = CordonSet; !v.unschedulable {
+			v.cordon, v.err = CordonNone, errNoEffect
+			return v
+		}
 	}
 	newlyCordoned := v.cordoned() && !before.view.cordoned()
 	if v.lacksLabel && !newlyCordoned { // Evictions do not wait for the label: the next look, which comes at once, sets it.
-		if node, v.labelErr = n.patch(ctx, labelPatch(node, n.opts.Writer), n.labelManager(), kube.InTurn, goal.patchTimeout()); v.labelErr == nil {
+		if node, v.labelErr = n.setLabel(ctx, node, n.opts.Writer, goal.patchTimeout()); v.labelErr == nil {
 			v.node, v.lacksLabel, v.labeled, v.ours = node, false, true, true
 		}
 	}
 	if v.staysUncordoned && !v.uncordoned && v.labeled && !v.unschedulable { // It takes pods, so it should get traffic, even while a drain continues.
-		if node, v.labelErr = n.patch(ctx, labelPatch(node, nil), n.labelManager(), kube.InTurn, goal.patchTimeout()); v.labelErr == nil {
+		if node, v.labelErr = n.setLabel(ctx, node, nil, goal.patchTimeout()); v.labelErr == nil {
 			v.node, v.labeled = node, false
 		}
 	}
@@ -206,6 +210,11 @@ func (n *Node) viewOf(node *corev1.Node, goal Goal, before memory) view {
 }
 
 var errAnotherNode = errors.New("there is another Node of that name now")
+
+// errNoEffect counts as a refusal: a webhook or a proxy has made a patch one that does nothing.
+var errNoEffect = &apierrors.StatusError{ErrStatus: metav1.Status{
+	Code: http.StatusForbidden, Message: "the API server has accepted the patch, but the Node is not changed",
+}}
 
 // cordonOf says how the Node is cordoned. v is what else this look shows, and last is the last look. CordonNone means that the guard has to cordon the
 // Node now.
@@ -239,11 +248,15 @@ func wasUncordoned(node *corev1.Node, last view) bool {
 	return newClaim || last.unschedulable && !byItsWriter
 }
 
-// labelPatch returns the patch that sets ExcludeLabel to a value, or takes it off if that is nil.
-func labelPatch(seen *corev1.Node, value any) map[string]any {
+// setLabel sets ExcludeLabel to the writer, or takes it off if value is nil, and returns the changed Node.
+func (n *Node) setLabel(ctx context.Context, seen *corev1.Node, value any, timeout time.Duration) (*corev1.Node, error) {
 	metadata := asSeen(seen)
 	metadata["labels"] = map[string]any{ExcludeLabel: value}
-	return map[string]any{"metadata": metadata}
+	node, err := n.patch(ctx, map[string]any{"metadata": metadata}, n.labelManager(), kube.InTurn, timeout)
+	if err == nil && (node.Labels[ExcludeLabel] == n.opts.Writer) != (value != nil) {
+		err = errNoEffect
+	}
+	return node, err
 }
 
 // hasClaim reports whether there is a claim on the Node, no matter who wrote it.
@@ -403,7 +416,10 @@ func (n *Node) uncordon(ctx context.Context, booted Booted, write bool) (result 
 		if booted != nil && result.LeftTo() == "" && !isReady(node, booted) {
 			return errNotReady
 		}
-		_, err = n.patch(ctx, patch, n.opts.Writer, kube.First, kube.Write)
+		node, err = n.patch(ctx, patch, n.opts.Writer, kube.First, kube.Write)
+		if err == nil && result == UncordonLifted && node.Spec.Unschedulable {
+			err = errNoEffect
+		}
 		return err
 	})
 	if err != nil {
