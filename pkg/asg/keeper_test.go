@@ -3,7 +3,6 @@ package asg_test
 import (
 	"fmt"
 	"maps"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -173,7 +172,7 @@ func TestKeeper_AsksNothingWhereHooksAreDisabled(t *testing.T) {
 	})
 }
 
-// Requests fail for a while, or are refused for good. Each is reported once.
+// Requests fail for a while, or are refused for good. Each is counted, and reported once.
 func TestKeeper_CopesWithWhatFails(t *testing.T) {
 	const (
 		looking    = "looking for lifecycle hooks: "
@@ -231,48 +230,40 @@ func TestKeeper_CopesWithWhatFails(t *testing.T) {
 			},
 		},
 	}, func(r *rig, row row) {
+		counted := map[string]int{}
+		r.opts.Requested = func(what asg.Request, answer asg.Answer) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			counted[fmt.Sprint(what, " ", answer)]++
+		}
 		row.spoil(r)
 		r.terminate()
 		r.pass(4 * time.Minute)
 		r.settle(ending, event.Drained)
 		r.pass(10 * time.Minute)
+		r.wantCounted(counted)
 		r.wantActions(row.want)
 		r.wantReports(row.reports...)
 	})
 }
 
-func TestKeeper_CountsRequests(t *testing.T) {
-	const beats, completions = "RecordLifecycleActionHeartbeat", "CompleteLifecycleAction"
-	type row struct {
-		fault func(r *rig)
-		want  map[string]int
+// wantCounted fails unless each heartbeat and completion was counted, as Auto Scaling answered it.
+func (r *rig) wantCounted(counted map[string]int) {
+	r.t.Helper()
+	want := map[string]int{}
+	for _, c := range r.aws.Calls("") {
+		what := map[string]asg.Request{"RecordLifecycleActionHeartbeat": asg.Heartbeat, "CompleteLifecycleAction": asg.Continue}[c.Action]
+		answer := map[string]asg.Answer{"": asg.OK, "ValidationError": asg.Nothing, "AccessDenied": asg.NotAllowed}[c.Code]
+		if c.Status == 0 || answer == "" {
+			answer = asg.Failed
+		}
+		if what != "" {
+			want[fmt.Sprint(what, " ", answer)]++
+		}
 	}
-	each(t, map[string]row{
-		"all is well": {func(*rig) {}, map[string]int{"heartbeat ok": 2, "continue ok": 1}},
-		"requests fail": {func(r *rig) {
-			r.aws.Fail(querytest.Throttled(beats, 1))
-			r.aws.Fail(asgtest.Fault{Action: completions, Status: 503, Code: "ServiceUnavailable", Times: 1})
-		}, map[string]int{"heartbeat failed": 1, "heartbeat ok": 2, "continue failed": 1, "continue ok": 1}},
-		"heartbeats are refused": {func(r *rig) { r.aws.Deny(beats) }, map[string]int{"heartbeat refused": 1, "continue ok": 1}},
-	}, func(r *rig, row row) {
-		var mu sync.Mutex
-		got := map[string]int{}
-		r.opts.Requested = func(what asg.Request, answer asg.Answer) {
-			mu.Lock()
-			defer mu.Unlock()
-			got[fmt.Sprintf("%s %s", what, answer)]++
-		}
-		row.fault(r)
-		r.terminate()
-		r.pass(2 * time.Minute)
-		r.settle(ending, event.Drained)
-		r.pass(time.Minute)
-		mu.Lock()
-		defer mu.Unlock()
-		if !maps.Equal(got, row.want) {
-			r.t.Errorf("the requests were %v, want %v", got, row.want)
-		}
-	})
+	if !maps.Equal(counted, want) {
+		r.t.Errorf("the requests are counted as %v, want %v", counted, want)
+	}
 }
 
 // The beginnings of what is reported in most tests.

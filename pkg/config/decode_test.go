@@ -13,18 +13,14 @@ import (
 
 // faults has the messages for broken files, without the file's name.
 var faults = map[string]string{
-	"[events.spot-interruption]\naction = \"drian\"":                 `line 2: events.spot-interruption.action = "drian": must be one of "ignore", "notify", "cordon", "drain"`,
-	"[events.shutdown]\naction = 1":                                  `line 2: events.shutdown.action = 1: must be one of "ignore", "notify", "cordon", "drain"`,
-	"dry_run = \"yes\"":                                              `line 1: dry_run = "yes": must be true or false`,
+	"[events.spot-interruption]\naction = \"drian\"": `line 2: events.spot-interruption.action = "drian": must be one of "ignore", "notify", "cordon", "drain"`,
+	"dry_run = \"yes\"": `line 1: dry_run = "yes": must be true or false`,
 	"[events.scheduled-maintenance]\n\ncodes = { other = \"soon\" }": `line 3: events.scheduled-maintenance.codes = map[other:soon]: must be a table of "instance-stop", "instance-retirement", "system-reboot", "instance-reboot", "system-maintenance", "other", each one of "now", "lead", "window", "notify", "ignore"`,
-	"[events.scheduled-maintenance]\nwindow = \"2d\"":                `line 2: events.scheduled-maintenance.window = "2d": must be a duration from "0s" to "720h"`,
 	"[events.scheduled-maintenance]\nhours = [\"Sat 2-5\"]":          `line 2: events.scheduled-maintenance.hours = [Sat 2-5]: must be a list of days, times and a time zone, such as ["Sat-Sun 02:00-05:00 Europe/Berlin"]`,
 	"events.asg-termination.budget = \"100h\"":                       `line 1: events.asg-termination.budget = "100h": must be a duration from "1s" to "48h"`,
-	"[imds]\ninterval = 500":                                         `line 2: imds.interval = 500: must be a duration from "50ms" to "30s"`,
 	"[imds]\ninterval = \"1ms\"":                                     `line 2: imds.interval = "1ms": must be a duration from "50ms" to "30s"`,
 	"[drain]\nmargin = \"2 seconds\"":                                `line 2: drain.margin = "2 seconds": must be a duration from "0s" to "10m"`,
 	"[imds]\nendpoint = \"http://169.254.169.254/latest\"":           `line 2: imds.endpoint = "http://169.254.169.254/latest": must be a URL of a host alone, such as "http://169.254.169.254", or ""`,
-	"[drain]\npod_grace_period = \"own\"":                            `line 2: drain.pod_grace_period = "own": must be a duration from "0s" to "24h"`,
 	"[load_balancers]\ntarget_groups = [\"all\", \"all\"]":           `line 2: load_balancers.target_groups = [all all]: must be a list of ARNs of target groups, or ["all"]`,
 	"[kubernetes]\nkubeconfig = \"kubeconfig\"":                      `line 2: kubernetes.kubeconfig = "kubeconfig": must be an absolute path, or ""`,
 	"[metrics]\nlisten = \"9092\"":                                   `line 2: metrics.listen = "9092": must be an address such as ":9092" or "127.0.0.1:9092", or ""`,
