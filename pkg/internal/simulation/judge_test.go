@@ -238,8 +238,9 @@ func (w *world) judgeNode(node *corev1.Node) {
 	labeled := node.Labels[drain.ExcludeLabel] == drain.Host
 	wanted := w.anyNotice(func(n *notice) bool { return w.sure(n, cordoned) })
 	none := !w.anyNotice(func(n *notice) bool { return !w.surelyNot(n) })
-	free := none && !w.goesDown()
-	allLifted := !w.anyNotice(func(n *notice) bool { return !w.surelyNot(n) && n.lifted.IsZero() }) && !none
+	stays := !w.goesDown()
+	free := none && stays
+	allLifted := !w.anyNotice(func(n *notice) bool { return !w.surelyNot(n) && n.lifted.IsZero() }) && !none && stays
 	w.judgedLocked(othersUnchanged)
 	if wanted {
 		w.judgedLocked(closedWithReason)
