@@ -68,7 +68,7 @@ type change struct {
 func (c change) apply(s *imdstest.Server) (done string, err error) {
 	k, known := kinds[c.Kind]
 	if !known {
-		return "", fmt.Errorf("%q is none of %s", c.Kind, strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
+		return "", fmt.Errorf("unknown KIND %q: must be one of %s", c.Kind, strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
 	}
 	if c.Withdraw {
 		k.withdraw(s)
@@ -76,7 +76,7 @@ func (c change) apply(s *imdstest.Server) (done string, err error) {
 	}
 	value := cmp.Or(c.Value, k.values[0])
 	if !slices.Contains(k.values, value) {
-		return "", fmt.Errorf("%q is none of %s", value, strings.Join(k.values, ", "))
+		return "", fmt.Errorf("unknown WHAT %q for %s: must be one of %s", value, c.Kind, strings.Join(k.values, ", "))
 	}
 	k.announce(s, value, time.Now().Add(c.In))
 	return k.title + ": " + value, nil

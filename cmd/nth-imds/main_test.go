@@ -60,8 +60,8 @@ func TestNthIMDS_ErrorsAreOneLine(t *testing.T) {
 	}{
 		{"trigger", s.url, 64, `accepts between 1 and 2 arg(s), received 0; see "nth-imds trigger --help"`},
 		{"trigger spot --in 5", s.url, 64, `invalid argument "5" for "--in" flag`},
-		{"trigger spot pause", s.url, 1, `"pause" is none of terminate, stop, hibernate`},
-		{"withdraw flood", s.url, 1, `"flood" is none of lifecycle, maintenance, rebalance, spot`},
+		{"trigger spot pause", s.url, 1, `unknown WHAT "pause" for spot: must be one of terminate, stop, hibernate`},
+		{"withdraw flood", s.url, 1, `unknown KIND "flood": must be one of lifecycle, maintenance, rebalance, spot`},
 		{"withdraw spot", gone.url, 1, "no nth-imds answers"},
 		{"--listen " + strings.TrimPrefix(s.url, "http://"), s.url, 1, "address already in use"},
 	} {

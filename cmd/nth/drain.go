@@ -53,7 +53,7 @@ uncordoned the node or opted it out, or the service does not run. It needs root'
 		d := manualDrain{
 			out: cmd.OutOrStdout(), state: h.settings().StateDirectory(), runtime: settings.RuntimeDirectory("nth"), began: time.Now(),
 		}
-		ctx, cancel := context.WithTimeoutCause(ctx, *limit, fmt.Errorf("stopped waiting after %s", *limit))
+		ctx, cancel := context.WithTimeoutCause(ctx, *limit, fmt.Errorf("stopped waiting for the service after %s", *limit))
 		defer cancel()
 		if *undo {
 			err = d.undo(ctx)
@@ -104,7 +104,7 @@ func (d *manualDrain) drain(ctx context.Context, limit time.Duration) error {
 	case status.DryRun:
 		return errors.New("the service runs as a dry run, and changes nothing")
 	case status.Node == "":
-		return fmt.Errorf("nth cannot drain the node yet, so no drain was requested: %s", cmp.Or(status.Identity.Trouble, "nth has not found the kubelet's credential yet"))
+		return fmt.Errorf("no drain was requested, as nth cannot drain the node: %s", cmp.Or(status.Identity.Trouble, "nth still looks for the kubelet's credential"))
 	}
 	request := record.DrainRequest{ID: "manual-" + d.began.UTC().Format(time.RFC3339Nano), Asked: d.began.UTC(), Deadline: d.began.Add(limit).UTC()}
 	if err := request.Write(d.state); err != nil {

@@ -101,7 +101,7 @@ func drainBench(t *testing.T) (*bench, *rehearsal.Cluster, *served) {
 func TestDrain_AsksTheServiceUntilUndo(t *testing.T) {
 	b, cluster, s := drainBench(t)
 	status, said, stderr := typed(t, "drain", "--deadline", "2s")
-	if status != 1 || !strings.Contains(stderr, "stopped waiting after 2s: ") || !strings.Contains(stderr, `continues until "nth drain --undo"`) {
+	if status != 1 || !strings.Contains(stderr, "stopped waiting for the service after 2s: ") || !strings.Contains(stderr, `continues until "nth drain --undo"`) {
 		t.Errorf("status %d, on standard error %q, said\n%s", status, stderr, said)
 	}
 	status, said, stderr = typed(t, "drain") // It replaces the first.
@@ -171,7 +171,7 @@ func TestDrain_EndsWhenOperatorsDecideOtherwise(t *testing.T) {
 func TestDrain_AnUnreadableRequestIsReported(t *testing.T) {
 	b, _, s := drainBench(t)
 	b.put(t, "state/drain.json", "not JSON")
-	s.awaitStatus(t, "nth drain: reading "+filepath.Join(b.host, "state/drain.json"))
+	s.awaitStatus(t, "nth drain: reading the drain request "+filepath.Join(b.host, "state/drain.json"))
 	if status, said, stderr := typed(t, "drain", "--undo"); status != 0 {
 		t.Errorf("status %d, on standard error %q, said\n%s", status, stderr, said)
 	}
@@ -184,7 +184,7 @@ func TestDrain_AnUnreadableRequestIsReported(t *testing.T) {
 func TestDrain_NeedsAServiceWithACredential(t *testing.T) {
 	for want, left := range map[string]func(*state.Status){
 		"run: sudo systemctl restart nth":                      func(s *state.Status) { s.Stopped = s.Updated },
-		"no drain was requested: there is no kubeconfig":       without,
+		"as nth cannot drain the node: there is no kubeconfig": without,
 		"the service runs as a dry run, and changes nothing\n": func(s *state.Status) { s.DryRun = true },
 	} {
 		b := newBench(t)

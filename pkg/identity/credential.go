@@ -56,11 +56,11 @@ func (k *keeper) get(ctx context.Context) (*credential, error) {
 	select {
 	case result := <-made:
 		if result.Err != nil {
-			return nil, fmt.Errorf("getting credentials: %w", result.Err)
+			return nil, fmt.Errorf("getting a token for the API server: %w", result.Err)
 		}
 		return result.Val.(*credential), nil //nolint:forcetypeassert // renew returns no other type.
 	case <-ctx.Done():
-		return nil, fmt.Errorf("getting credentials: the exec plugin has not ended yet%.0w", ctx.Err()) // %.0w wraps it without its text.
+		return nil, fmt.Errorf("getting a token for the API server: the exec plugin did not end in time%.0w", ctx.Err()) // %.0w wraps it without its text.
 	}
 }
 

@@ -347,7 +347,7 @@ if [ ! -e hung ]; then : >hung; sleep 600 & wait; fi
 	k := identity.New(identity.Options{Kubeconfig: path})
 	id, err := k.Identity(t.Context())
 	for ; err != nil; id, err = k.Identity(t.Context()) {
-		if !strings.Contains(err.Error(), "getting credentials") {
+		if !strings.Contains(err.Error(), "getting a token for the API server") {
 			t.Fatal(err)
 		}
 		time.Sleep(100 * time.Millisecond)

@@ -135,7 +135,7 @@ func (k *Kubelet) lookNow(ctx context.Context) error {
 	case look := <-k.look(ctx, 0):
 		return look.Err
 	case <-ctx.Done():
-		return errors.New("the API server has not confirmed the kubelet's credential yet")
+		return errors.New("the API server did not confirm the kubelet's credential in time")
 	}
 }
 

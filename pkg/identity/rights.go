@@ -40,7 +40,7 @@ func (id Identity) CheckPermission(ctx context.Context, r kube.Right) (allowed b
 	defer cancel()
 	allowed, err = r.Allowed(ctx, id.Client)
 	if err != nil {
-		return false, fmt.Errorf("asking %s whether nth may %s: %w", id.Server, r, err)
+		return false, fmt.Errorf("asking the API server %s whether nth may %s: %w", id.Server, r, err)
 	}
 	return allowed, nil
 }

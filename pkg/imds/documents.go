@@ -60,7 +60,7 @@ func parseSpot(body []byte) (found, error) {
 	case timeErr != nil: // Then the action is a known one.
 		e.Code, partial = action, fmt.Errorf("the field \"time\": %w", timeErr)
 	case action == "":
-		partial = errors.New("it names no action")
+		partial = errors.New("the spot notice names no action")
 	default:
 		e.Code, partial = parseCode(action)
 	}

@@ -347,7 +347,9 @@ func read[T any](ctx context.Context, r *reader, path string, size int, parse fu
 }
 
 // readingError adds to an error which document was being read.
-func readingError(path string, err error) error { return fmt.Errorf("reading %q: %w", path, err) }
+func readingError(path string, err error) error {
+	return fmt.Errorf("reading metadata %q: %w", path, err)
+}
 
 // get requests a document of at most size bytes and returns its body. present is false if the service answers 404: it has no such document. Any
 // other answer than 200 and 404 is an error, which wraps errToken if it came from the request for the session token.
@@ -387,7 +389,7 @@ func (a answer) explain(err error) error {
 	case a.status == http.StatusForbidden:
 		return errors.New("the metadata service refuses to answer (403): it is disabled for this instance, or a proxy stands before it")
 	case a.status == http.StatusUnauthorized && !a.token:
-		return errors.New("the metadata service does not accept the token (401)")
+		return errors.New("the metadata service does not accept the session token (401)")
 	case a.token && a.status == http.StatusOK: // The SDK refuses a token if the answer's header does not say how long the token is valid.
 		return errors.New("the metadata service returned a session token without a valid TTL header (X-Aws-Ec2-Metadata-Token-Ttl-Seconds)")
 	case a.status != 0 && a.status != http.StatusOK: // An answer came. get handles 404 for a document.

@@ -161,9 +161,9 @@ func TestClient_NamesTroubleInPlainWords(t *testing.T) {
 		says answer
 		want string
 	}{
-		"disabled":             {"token", answer{status: 403}, `reading "spot/instance-action": asking for a session token: the metadata service refuses to answer (403)`},
-		"forbidden":            {spotPath, answer{status: 403}, `reading "spot/instance-action": the metadata service refuses to answer (403)`},
-		"unauthorized":         {spotPath, answer{status: 401}, "does not accept the token (401)"},
+		"disabled":             {"token", answer{status: 403}, `reading metadata "spot/instance-action": asking for a session token: the metadata service refuses to answer (403)`},
+		"forbidden":            {spotPath, answer{status: 403}, `reading metadata "spot/instance-action": the metadata service refuses to answer (403)`},
+		"unauthorized":         {spotPath, answer{status: 401}, "does not accept the session token (401)"},
 		"no token":             {"token", answer{status: 401}, "asking for a session token: the metadata service answers 401 Unauthorized"},
 		"busy":                 {spotPath, answer{status: 503}, "the metadata service answers 503 Service Unavailable"},
 		"redirect":             {spotPath, answer{status: 302, header: http.Header{"Location": {"http://192.0.2.1/"}}}, "answers 302 Found"}, // which would get the token

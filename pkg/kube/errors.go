@@ -73,8 +73,8 @@ func Plain(err error) string {
 		return fmt.Sprintf("%d %s: %s", s.Code, http.StatusText(int(s.Code)), text.Visible(s.Message, text.Line))
 	case errors.Is(err, context.DeadlineExceeded):
 		return "no answer from the API server"
-	case strings.Contains(err.Error(), "getting credentials"): // the text of pkg/identity when an exec plugin fails
-		return "the credential plugin fails"
+	case strings.Contains(err.Error(), "getting a token for the API server"): // the text of pkg/identity when an exec plugin fails
+		return "the exec plugin fails"
 	}
 	return "the API server cannot be reached"
 }

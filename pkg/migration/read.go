@@ -76,7 +76,7 @@ func read(manifest []byte) (settings, error) {
 	}
 	switch {
 	case len(all) != 1:
-		return nil, errors.New("this must be the manifest of the handler's DaemonSet or Deployment, with one container, or one with node-termination-handler in its name or image")
+		return nil, errors.New("the input must be the manifest of the handler's DaemonSet or Deployment, with one container, or one with node-termination-handler in its name or image")
 	case len(all[0].Args)+len(all[0].Command) > 0:
 		return nil, errors.New("the container has a command or arguments, which are not read: write them as variables (CORDON_ONLY for --cordon-only)")
 	case len(all[0].EnvFrom) > 0:

@@ -189,9 +189,9 @@ func (k *Kubernetes) report(what string, r DeliveryResult) {
 	k.mu.Unlock()
 	switch {
 	case first && r.Lost:
-		k.opts.Trouble(fmt.Errorf("writing %s: %w", what, r.Err))
+		k.opts.Trouble(fmt.Errorf("cannot write %s: %w; not retrying", what, r.Err))
 	case first:
-		k.opts.Trouble(fmt.Errorf("writing %s: %w; retrying", what, r.Err))
+		k.opts.Trouble(fmt.Errorf("cannot write %s: %w; retrying", what, r.Err))
 	}
 }
 

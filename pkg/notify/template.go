@@ -68,7 +68,7 @@ func NewTemplate(name, text, contentType string) (*Template, error) {
 	select {
 	case err = <-tried:
 	case <-time.After(tryTimeout):
-		err = fmt.Errorf("%s: rendering the template takes longer than %s", name, tryTimeout)
+		err = fmt.Errorf("%s: rendering the webhook's template takes longer than %s", name, tryTimeout)
 	}
 	return t, err
 }
@@ -90,7 +90,7 @@ func (t *Template) try() error {
 		silent = silent && text == "" // A template may give nothing for some notices, but not for all.
 	}
 	if silent {
-		return fmt.Errorf("%s: the template renders no text for any notice", t.parsed.Name())
+		return fmt.Errorf("%s: the webhook's template renders no text for any notice", t.parsed.Name())
 	}
 	return nil
 }
@@ -107,7 +107,7 @@ func (t *Template) Render(f Fields) (string, error) {
 	}
 	var parsed json.RawMessage
 	if err := json.Unmarshal([]byte(text.String()), &parsed); t.json && err != nil {
-		return "", fmt.Errorf("%s: the template does not render valid JSON for the outcome %q, but the Content-Type is JSON: %w", t.parsed.Name(), f.Outcome, err)
+		return "", fmt.Errorf("%s: the webhook's template does not render valid JSON for the outcome %q, but the Content-Type is JSON: %w", t.parsed.Name(), f.Outcome, err)
 	}
 	return text.String(), nil
 }
@@ -127,7 +127,7 @@ type limitedText struct{ strings.Builder }
 // Write implements io.Writer.
 func (t *limitedText) Write(p []byte) (int, error) {
 	if t.Len()+len(p) > maxTextSize {
-		return 0, fmt.Errorf("the template renders more than %d bytes", maxTextSize)
+		return 0, fmt.Errorf("the webhook's template renders more than %d bytes for one notice", maxTextSize)
 	}
 	return t.Builder.Write(p)
 }
@@ -137,7 +137,7 @@ func (t *limitedText) Write(p []byte) (int, error) {
 func templateError(err error) error {
 	text := strings.TrimPrefix(err.Error(), "template: ")
 	if strings.HasSuffix(text, " in type time.Time") {
-		text += ", whose methods are unknown here; try {{ date \"15:04\" .StartTime }}"
+		text += "; a template cannot call its methods: use {{ date \"15:04\" .StartTime }}"
 	}
 	return errors.New(text)
 }

@@ -50,13 +50,13 @@ func TestTemplate_ErrorsNameTheLine(t *testing.T) {
 		"no such function":     {"\n{{ nope }}", jsonType, "test:2: function \"nope\" not defined"},
 		"not closed":           {"\n\n{{ if .Test }}", jsonType, "test:3: unexpected EOF"},
 		"reads environment":    {"{{ env \"HOME\" }}", jsonType, "function \"env\" not defined"},
-		"a loop with text":     {"{{ range 2000 }}{{ $.Text }}{{ end }}", "text/plain", "the template renders more than 131072 bytes"},
+		"a loop with text":     {"{{ range 2000 }}{{ $.Text }}{{ end }}", "text/plain", "the webhook's template renders more than 131072 bytes for one notice"},
 		"any number of values": {"{{ until 1000000000 }}", "text/plain", `function "until" not defined`},
 		"a text of any length": {`{{ repeat 1000000000 "a" }}`, "text/plain", `function "repeat" not defined`},
-		"no JSON":              {"hello {{ .Text }}", jsonType, `test: the template does not render valid JSON for the outcome "announced", but the Content-Type is JSON: invalid character`},
+		"no JSON":              {"hello {{ .Text }}", jsonType, `test: the webhook's template does not render valid JSON for the outcome "announced", but the Content-Type is JSON: invalid character`},
 		"no JSON, sometimes":   {"{\n{{ if eq .Outcome \"incomplete\" }}oops{{ end }}}", "application/cloudevents+json", `for the outcome "incomplete", but the Content-Type is JSON: invalid character`},
-		"nothing":              {"{{ if .Test }}{}{{ end }}\n", "text/plain", "test: the template renders no text for any notice"},
-		"a method of a time":   {"{{ .StartTime.Unix }}", "text/plain", `test:1:13: executing "test" at <.StartTime.Unix>: can't evaluate field Unix in type time.Time, whose methods are unknown`},
+		"nothing":              {"{{ if .Test }}{}{{ end }}\n", "text/plain", "test: the webhook's template renders no text for any notice"},
+		"a method of a time":   {"{{ .StartTime.Unix }}", "text/plain", `test:1:13: executing "test" at <.StartTime.Unix>: can't evaluate field Unix in type time.Time; a template cannot call its methods`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := notify.NewTemplate("test", test.text, test.kind)

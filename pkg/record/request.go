@@ -34,7 +34,7 @@ func requestFile(dir string) file { return file{dir: dir, name: "drain.json"} }
 func ReadDrainRequest(dir string) (DrainRequest, error) {
 	var r DrainRequest
 	if err := requestFile(dir).read(&r); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return DrainRequest{}, fmt.Errorf("reading %s: %w", requestFile(dir).path(), err)
+		return DrainRequest{}, fmt.Errorf("reading the drain request %s: %w", requestFile(dir).path(), err)
 	}
 	return r, nil
 }

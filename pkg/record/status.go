@@ -18,7 +18,7 @@ func ReadStatus(dir string) (shown state.Status, written time.Time, err error) {
 	err = f.read(&s)
 	info, statErr := os.Stat(f.path())
 	if err = cmp.Or(err, statErr); err != nil {
-		return state.Status{}, time.Time{}, fmt.Errorf("reading the status %s: %w", f.path(), err)
+		return state.Status{}, time.Time{}, fmt.Errorf("reading the status file %s: %w", f.path(), err)
 	}
 	return s.Status, info.ModTime(), nil
 }

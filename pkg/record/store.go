@@ -56,7 +56,7 @@ func Open(dir, bootID string, booted time.Time) (store *Store, warning error) {
 	f := recordFile(dir)
 	s := &Store{save: f.write, bootID: bootID, booted: booted.Round(0)}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return s, fmt.Errorf("cannot create the state directory %s: %w; nth starts with an empty record, and retries at each write", dir, err)
+		return s, fmt.Errorf("cannot create the state directory %s: %w; nth starts with an empty state record, and retries when it writes the record", dir, err)
 	}
 	var content recordContent
 	err := f.read(&content)
@@ -64,7 +64,7 @@ func Open(dir, bootID string, booted time.Time) (store *Store, warning error) {
 	case errors.Is(err, fs.ErrNotExist): // nth has not run on this machine before.
 		return s, nil
 	case err != nil:
-		return s, fmt.Errorf("cannot read the state record %s: %w; nth starts with an empty record, and overwrites this file", f.path(), err)
+		return s, fmt.Errorf("cannot read the state record %s: %w; nth starts with an empty one, and overwrites this file", f.path(), err)
 	}
 	s.replace(content.Entries)
 	s.inService = content.InService

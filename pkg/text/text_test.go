@@ -161,7 +161,7 @@ func TestRedact_LeavesOtherTextAlone(t *testing.T) {
 		"level=fatal time=2026-01-31T12:00:00Z msg=could-not-get-token cluster=production-eu-central-1-cluster-2",
 		"dial tcp: lookup ip-10-0-12-34.eu-central-1.compute.internal on 10.0.0.2:53: no such host",
 		"asking the API server https://0A1B2C3D4E5F60718293A4B5C6D7E8F9.gr7.us-west-2.eks.amazonaws.com who owns the credential in /var/lib/kubelet/kubeconfig: Unauthorized",
-		"getting credentials: the exec plugin aws-iam-authenticator failed with exit code 1",
+		"getting a token for the API server: the exec plugin aws-iam-authenticator failed with exit code 1",
 		"open /var/lib/kubelet/pki/kubelet-client-2026-01-31-12-00-00.pem: no such file or directory",
 		"tls: failed to verify certificate: x509: certificate signed by unknown authority",
 		`the credential belongs to the user "system:serviceaccount:kube-system:node", but nth needs the credential of a node (system:node:<name>)`,

@@ -187,7 +187,7 @@ validated before it is printed: status 78 and one line for each fault.`,
 				err = config.Decode[C, P]("the converted settings (not printed)", []byte(text), &cfg)
 			}
 			if err != nil {
-				return cli.ConfigError{Fault: fmt.Errorf("importing %s: %w", args[0], err)}
+				return cli.ConfigError{Fault: fmt.Errorf("converting the settings of aws-node-termination-handler in %s: %w", args[0], err)}
 			}
 			_, err = io.WriteString(cmd.OutOrStdout(), text)
 			return err

@@ -48,7 +48,7 @@ func TestWebhook_FaultsAreReportedInOneLine(t *testing.T) {
 		"a template":                 {func(c *config.Webhook) { c.Template = "{{ .Nope }}" }, "webhook.template:1:3: ", false, false},
 		"a template's file":          {func(c *config.Webhook) { c.Template = write(t, "{{ .Nope }}") }, "/file:1:3: ", false, false},
 		"a file that is not there":   {func(c *config.Webhook) { c.Template = "/nowhere/file" }, "webhook.template: stat /nowhere/file", false, false},
-		"a template that is no JSON": {func(c *config.Webhook) { c.Template = "hello" }, "the template does not render valid JSON", false, false},
+		"a template that is no JSON": {func(c *config.Webhook) { c.Template = "hello" }, "the webhook's template does not render valid JSON", false, false},
 		"headers":                    {func(c *config.Webhook) { c.HeadersFile = write(t, "hello") }, "must contain one JSON object", true, false},
 		"a secret for an address":    {func(c *config.Webhook) { c.URLFile = write(t, "hunter2") }, "does not begin with http", true, false},
 	} {
