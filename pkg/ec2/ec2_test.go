@@ -251,53 +251,32 @@ func TestChange_IsRepeatedOnlyIfItWasThrottled(t *testing.T) {
 	}
 }
 
-// scheduled are events of an instance: one to come, one that was called off, and one that has happened.
-func scheduled(at time.Time) []ec2test.Planned {
-	return []ec2test.Planned{
-		{ID: "instance-event-1", Code: "system-reboot", Description: "scheduled reboot", NotBefore: at, NotAfter: at.Add(time.Hour)},
-		{ID: "instance-event-2", Code: "instance-stop", Description: "[Canceled] The instance is running on degraded hardware", NotBefore: at},
-		{ID: "instance-event-3", Code: "system-maintenance", Description: "[Completed] power maintenance"},
-	}
-}
-
-func TestNotable_SaysWhatIsScheduled(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, region *ec2test.Service) {
-		at := time.Now().UTC().Truncate(time.Second).Add(24 * time.Hour)
-		region.Add(ec2test.Instance{ID: "i-1", State: "stopped"}, ec2test.Instance{ID: "i-2", State: "running"})
-		region.Schedule("i-1", scheduled(at)...)
-		all, err := catalog(region, "").Notable(t.Context(), false)
-		found := all["i-1"]
-		want := []event.Event{
-			{ID: "instance-event-1", Code: "system-reboot", State: event.Pending, Description: "scheduled reboot", Deadline: at, Until: at.Add(time.Hour)},
-			{ID: "instance-event-2", Code: "instance-stop", State: event.Canceled, Description: "[Canceled] The instance is running on degraded hardware", Deadline: at},
-			{ID: "instance-event-3", Code: "system-maintenance", State: event.Completed, Description: "[Completed] power maintenance"},
-		}
-		for i := range want {
-			want[i].Kind = event.ScheduledMaintenance
-		}
-		if err != nil || len(all) != 1 || !slices.Equal(found.Planned, want) || found.Impaired != "" {
-			t.Errorf("the statuses are %+v (%v), want %+v", all, err, want)
-		}
-	})
-}
-
+// One event is to come, one was called off, and one has happened. A stopped instance has them, too.
 func TestNotable_IsWhatIsScheduledOrFailsItsChecks(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, region *ec2test.Service) {
 		at := time.Now().UTC().Truncate(time.Second)
 		for n := range 7 {
-			id := fmt.Sprintf("i-%d", n)
-			region.Add(ec2test.Instance{ID: id, State: "running"})
-			if n < 3 {
-				region.Schedule(id, scheduled(at)...)
-			}
+			region.Add(ec2test.Instance{ID: fmt.Sprintf("i-%d", n), State: map[bool]string{true: "stopped", false: "running"}[n == 1]})
+		}
+		want := []event.Event{
+			{ID: "instance-event-1", Code: "system-reboot", State: event.Pending, Description: "scheduled reboot", Deadline: at, Until: at.Add(time.Hour)},
+			{ID: "instance-event-2", Code: "instance-stop", State: event.Canceled, Description: "[Canceled] The instance is running on degraded hardware", Deadline: at},
+			{ID: "instance-event-3", Code: "system-maintenance", State: event.Completed, Description: "[Completed] power maintenance"},
+		}
+		var planned []ec2test.Planned
+		for i, e := range want {
+			want[i].Kind = event.ScheduledMaintenance
+			planned = append(planned, ec2test.Planned{ID: e.ID, Code: e.Code, Description: e.Description, NotBefore: e.Deadline, NotAfter: e.Until})
+		}
+		for _, id := range []string{"i-0", "i-1", "i-2"} {
+			region.Schedule(id, planned...)
 		}
 		region.Page(2)
 		region.Impair("i-0", at.Add(-time.Hour), time.Time{})
 		region.Impair("i-4", time.Time{}, at.Add(-time.Minute))
 		region.Impair("i-5", at.Add(-time.Hour), at.Add(-time.Minute))
-		for checks, want := range map[bool]map[string]string{
+		for checks, notable := range map[bool]map[string]string{
 			false: {"i-0": "3 instance", "i-1": "3 ", "i-2": "3 "},
 			true:  {"i-0": "3 instance", "i-1": "3 ", "i-2": "3 ", "i-4": "0 system", "i-5": "0 system"},
 		} {
@@ -306,8 +285,11 @@ func TestNotable_IsWhatIsScheduledOrFailsItsChecks(t *testing.T) {
 			for id, s := range found {
 				got[id] = fmt.Sprint(len(s.Planned), " ", s.Impaired)
 			}
-			if fmt.Sprint(got) != fmt.Sprint(want) || err != nil {
-				t.Errorf("with checks %t, it is %v (%v), want %v", checks, got, err, want)
+			if fmt.Sprint(got) != fmt.Sprint(notable) || err != nil {
+				t.Errorf("with checks %t, it is %v (%v), want %v", checks, got, err, notable)
+			}
+			if got := found["i-1"].Planned; !slices.Equal(got, want) {
+				t.Errorf("scheduled are %+v, want %+v", got, want)
 			}
 			if since := found["i-5"].Since; checks && !since.Equal(at.Add(-time.Minute)) {
 				t.Errorf("the system of i-5 fails since %s, want a minute", since)

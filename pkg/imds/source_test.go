@@ -18,13 +18,6 @@ import (
 	"github.com/nth-project/nth/pkg/imds"
 )
 
-func TestNew_RefusesAnUnknownMode(t *testing.T) {
-	_, err := imds.New(imds.Options{EndpointMode: "IPv5"})
-	if want := `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE is "IPv5", and must be IPv4 or IPv6`; err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("got error %v, want one that says %q", err, want)
-	}
-}
-
 // announced is everything at once.
 var announced = map[string]string{
 	spotPath:        `{"action":"terminate","time":"2017-09-18T08:22:00Z"}`,

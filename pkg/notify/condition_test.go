@@ -333,13 +333,18 @@ func TestHeartbeat_IsRenewedThoughNothingIsAnnounced(t *testing.T) {
 }
 
 func TestHeartbeat_StopsWhileNTHDoesNotWork(t *testing.T) {
-	play(t, bare, func(s *stage) { // since the start
+	play(t, bare, func(s *stage) { // Since the start. That does not hold up what is announced.
 		beating(s).Store(false)
 		s.start()
 		s.pass(time.Hour)
 		if c := s.cluster.condition(); c != nil {
 			t.Errorf("the condition is %+v, want none", c)
 		}
+		s.tell(announced(spot(state.Seen)))
+		s.pass(10 * time.Second)
+		s.want(corev1.ConditionTrue, "SpotInterruption")
+		s.over()
+		s.want(corev1.ConditionFalse, "NothingPending")
 	})
 	type row struct {
 		pending, away bool
@@ -370,18 +375,6 @@ func TestHeartbeat_StopsWhileNTHDoesNotWork(t *testing.T) {
 		if age := s.age(); age > 2*time.Minute {
 			s.t.Errorf("the heartbeat is %s old after all is well for two minutes", age)
 		}
-	})
-}
-
-func TestHeartbeat_DoesNotHoldUpWhatIsAnnounced(t *testing.T) {
-	play(t, bare, func(s *stage) {
-		beating(s).Store(false)
-		s.start()
-		s.tell(announced(spot(state.Seen)))
-		s.pass(10 * time.Second)
-		s.want(corev1.ConditionTrue, "SpotInterruption")
-		s.over()
-		s.want(corev1.ConditionFalse, "NothingPending")
 	})
 }
 
