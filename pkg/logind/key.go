@@ -48,14 +48,14 @@ const giveUp = 10 * time.Minute
 // press, it ignores further ones.
 //
 // scheduled is when logind powers off, PowerOffGrant after a press; zero if there is no such schedule. If this process does not know the press, an
-// earlier one was answering it.
+// earlier one was answering it. A process that does not read the key, such as a dry run, leaves the schedule to logind.
 //
 // For a new press, readKey announces a shutdown. The deadline is that of EC2 (PowerOffGrant), not of logind.
 func (s *Source) readKey(scheduled time.Time) {
 	var at time.Time
 	s.key.listening, at = s.opts.Key.Read()
 	switch {
-	case !scheduled.IsZero():
+	case !scheduled.IsZero() && s.key.listening:
 		left := min(max(time.Until(scheduled), 0), PowerOffGrant) // bounded, as the wall clock may have been set since the press
 		at = time.Now().Add(left - PowerOffGrant)
 	case s.key.lock == nil:

@@ -362,13 +362,17 @@ func TestPress_IsLogindsIfSomebodyElseDecides(t *testing.T) {
 		"shutdown +10": func(r *rig) {
 			r.powerKey, r.scheduled, r.words = "ignore", time.Now().Add(time.Minute), "maintenance"
 		},
+		"settings that were changed during the drain for a press": func(r *rig) {
+			r.listening, r.scheduled = false, time.Now().Add(time.Minute)
+			r.words = "The power button was pressed: nth drains this Kubernetes node first."
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			r.start(t, r.serve)
+			r.listening = true
 			change(r)
 			before := r.scheduled
-			r.listening = true
 			r.run(t)
 			if next(t, r.keyHeld) {
 				t.Error("it answers the power key")
