@@ -74,9 +74,10 @@ const (
 	// mostGroups is how many results are cached. hooksLife is for how long, and failureLife for how long if the request has failed.
 	mostGroups             = 4096
 	hooksLife, failureLife = 5 * time.Minute, 3 * time.Second
-	// leastTimeout is the shortest timeout that a hook can have: nth assumes it while the hook's timeout is not known.
+	// leastTimeout is the shortest timeout that a hook can have: nth assumes it while the hook's timeout is not known. longestWait is the
+	// longest time that Auto Scaling waits at a hook, whatever the heartbeats.
 	// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html
-	leastTimeout = 30 * time.Second
+	leastTimeout, longestWait = 30 * time.Second, 48 * time.Hour
 )
 
 // NewHookClient returns a HookClient. It makes no request.
@@ -191,6 +192,7 @@ func (c *HookClient) Complete(ctx context.Context, a Action, outcome event.Outco
 	if outcome == event.OutOfTime && !a.Back && c.settings.Abandon { // ABANDON may keep an instance, but one that goes back is kept anyway.
 		result = Abandon
 	}
+	began := time.Now()
 	for failures := 1; ; failures++ {
 		_, chosen, err := c.find(ctx, a)
 		if err == nil && !chosen {
@@ -209,7 +211,7 @@ func (c *HookClient) Complete(ctx context.Context, a Action, outcome event.Outco
 		case chosen && ctx.Err() == nil: // If the hook is not chosen, the error is find's, which has reported it.
 			c.sayFailed("completing "+a.String(), err)
 		}
-		if unpermitted(err) {
+		if unpermitted(err) || time.Since(began) > longestWait {
 			return nil // The hook is left to its timeout.
 		}
 		if !loop.Await(ctx, nil, role.Pause(failures, firstPause, longestPause)) {
