@@ -265,6 +265,9 @@ func (c *check) daemon(ctx context.Context, found identity.Identity) {
 	if len(faults) == 0 {
 		c.OK("daemon", "process %d watches for node %s", status.PID, status.Node)
 	}
+	for _, fault := range status.Degraded {
+		c.Warn("daemon", "%s", fault)
+	}
 	if status.DryRun && !c.cfg.DryRun {
 		c.Warn("daemon", "it runs as a dry run: it logs what it would do, and changes nothing")
 	}

@@ -121,6 +121,7 @@ func TestUsage_errors_are_one_line(t *testing.T) {
 		{"run now", `nth run: unknown command "now" for "nth run"; see "nth run --help"`},
 		{"run --config", `nth run: flag needs an argument: --config; see "nth run --help"`},
 		{"run --dry-run=perhaps", `nth run: invalid argument "perhaps" for "--dry-run" flag: strconv.ParseBool: parsing "perhaps": invalid syntax; see "nth run --help"`},
+		{"run --config=", `nth run: invalid argument "" for "--config" flag: must name a file; see "nth run --help"`},
 		{"rehearse --deadline 1h", `nth rehearse: --deadline must be from 5s to 2m0s, the longest spot notice; see "nth rehearse --help"`},
 		{"drain --deadline 0", `nth drain: --deadline must be a duration such as 90s or 10m; see "nth drain --help"`},
 		{"config import", `nth config import: accepts 1 arg(s), received 0; see "nth config import --help"`},

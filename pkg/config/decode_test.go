@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -238,7 +239,7 @@ func TestLoad_FaultsOfAllFilesAreOneError(t *testing.T) {
 		path + ": line 1: dry_run = 1: must be true or false",
 		path + ".d/1.toml: line 1: not valid TOML; a text needs quotes, and a key or table stands once",
 		path + ".d/2.toml: line 3: log.levl: unknown key; [log] has format, level",
-		path + ".d/3.toml: is a directory",
+		path + ".d/3.toml: must be a file, not a pipe or a device",
 	}, "\n")
 	if _, err := config.Load(path, true, config.Default()); err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
@@ -253,9 +254,14 @@ func TestLoad_FaultsInReportingAreWarnings(t *testing.T) {
 }
 
 func TestLoad_AFileThatIsNamedMustExist(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "nth.toml")
-	if _, err := config.Load(path, true, config.Default()); err == nil || err.Error() != path+": no such file or directory" {
-		t.Errorf("the error is %v", err)
+	path, pipe := filepath.Join(t.TempDir(), "nth.toml"), filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{path: "no such file or directory", pipe: "must be a file, not a pipe or a device"} {
+		if _, err := config.Load(file, true, config.Default()); err == nil || err.Error() != file+": "+want {
+			t.Errorf("the error is %v", err)
+		}
 	}
 	if l, err := config.Load(path, false, config.Default()); err != nil || !same(l.Config, config.Default()) {
 		t.Errorf("without a file: %+v, %v", l.Config, err)

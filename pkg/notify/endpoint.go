@@ -176,7 +176,8 @@ func withoutSecrets(err error) error {
 	}
 	_, ofConnection := errors.AsType[*net.OpError](err)
 	ofTLS := strings.HasPrefix(err.Error(), "tls: ")
-	if !ofConnection && !ofTLS && !errors.Is(err, http.ErrSchemeMismatch) {
+	hungUp := errors.Is(err, io.EOF)
+	if !ofConnection && !ofTLS && !hungUp && !errors.Is(err, http.ErrSchemeMismatch) {
 		return errors.New("the request, its answer or that of a proxy is not valid HTTP")
 	}
 	return errors.New(err.Error()) // The result has only the text of err, and not its causes, which may say more.

@@ -90,9 +90,17 @@ func Credential(program, name string) string {
 	return file
 }
 
-// ConfigFlag defines --config, and returns a pointer to its value. Without the flag, the value is "", for the default files.
+// ConfigFlag defines --config, and returns a pointer to its value. Without the flag, the value is "", for the default files. The flag refuses an
+// empty value, such as that of a variable that is not set.
 func (p Program[C, P]) ConfigFlag(cmd *cobra.Command) *string {
-	path := cmd.Flags().String("config", "", fmt.Sprintf("read this FILE and the drop-ins in FILE.d instead of %s and its drop-ins", p.File))
+	path := new(string)
+	usage := fmt.Sprintf("read this file, with its drop-ins, instead of %s", p.File)
+	cmd.Flags().Func("config", usage, func(value string) error {
+		if *path = value; value == "" {
+			return errors.New("must name a file")
+		}
+		return nil
+	})
 	_ = cmd.MarkFlagFilename("config", "toml") // An error would mean that the flag is not defined.
 	return path
 }
@@ -173,12 +181,12 @@ func (p Program[C, P]) importCommand(queue bool) *cobra.Command {
 Comments name each setting that is not converted, and each file to make for a secret. The result is
 validated before it is printed: status 78 and one line for each fault.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			file := args[0]
-			if file == "-" {
-				file = "/dev/stdin"
+			read := func() ([]byte, error) { return os.ReadFile(args[0]) }
+			if args[0] == "-" {
+				read = func() ([]byte, error) { return io.ReadAll(os.Stdin) }
 			}
 			text := ""
-			manifest, err := os.ReadFile(file)
+			manifest, err := read()
 			if err == nil {
 				text, err = migration.Convert(manifest, queue)
 			}
