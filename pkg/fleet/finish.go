@@ -115,21 +115,13 @@ func (t *term) rulesFor(inst *instance, on node, events []event.Event) policy.Se
 		return rules
 	}
 	var codes []string
-	isLeft := false
 	for _, ev := range events { // An instance that is not managed has none.
 		request := t.requestFor(ev)
 		isListed := slices.ContainsFunc(planned, func(listed event.Event) bool { return listed.ID == ev.ID })
-		switch {
-		case !isListed, request == "", rules.Asks(state.Entry{Event: ev}) != policy.Drain:
-		case t.mayRequest(inst, request):
+		if isListed && request != "" && rules.Asks(state.Entry{Event: ev}) == policy.Drain && t.mayRequest(inst, request) {
 			codes = append(codes, ev.Code)
-		default:
-			isLeft = true
 		}
 	}
-	t.mu.Lock()
-	inst.left = isLeft
-	t.mu.Unlock()
 	if len(codes) == 0 {
 		return rules
 	}
@@ -210,10 +202,10 @@ func finishing(rules policy.Settings, goal policy.Goal, on node, events []event.
 // inTurn: dispatch or writeMark sets that. It lasts until the node is uncordoned or opted out, or EC2 says that the instance is terminated. If the
 // Node was deleted meanwhile, turn returns the ID of the instance. The term's mutex is held.
 func (t *term) turn(group string) types.UID {
-	known := map[types.UID]*instance{}
+	gone := map[types.UID]bool{}
 	for _, inst := range t.instances {
 		n, s := inst.node, inst.drain
-		known[n.uid] = inst
+		gone[n.uid] = inst.gone
 		if n.uid == "" && n.group == group && n.isRequested() && !inst.gone {
 			return types.UID(inst.id)
 		}
@@ -223,12 +215,11 @@ func (t *term) turn(group string) types.UID {
 	}
 	var first node
 	for _, n := range t.nodes.all() {
-		inst := cmp.Or(known[n.uid], &instance{}) // An earlier leader may have begun with a Node whose instance is not known yet.
 		switch isCordoned := n.hasOwnCordon && n.unschedulable; {
-		case n.group != group, !isCordoned, inst.gone: // Nobody may ever delete the Node of an instance that is gone.
+		case n.group != group, !isCordoned, gone[n.uid]: // Nobody may ever delete the Node of an instance that is gone.
 		case n.isRequested():
 			return n.uid
-		case !inst.left && t.finishesNext(n) && (first.uid == "" || n.name < first.name): // Several may be cordoned since before the setting.
+		case t.finishesNext(n) && (first.uid == "" || n.name < first.name): // Several may be cordoned since before the setting.
 			first = n
 		}
 	}
@@ -240,8 +231,8 @@ func (s *session) yields() bool {
 	return s.leftAlone() || slices.ContainsFunc(s.record.Entries(), state.Entry.Released)
 }
 
-// finishesNext reports whether all events that a node is cordoned for are in EC2's list, and are maintenance that nth-queue finishes. The term's
-// mutex is held.
+// finishesNext reports whether all events that a node is cordoned for are in EC2's list, and are maintenance that nth-queue finishes. An earlier leader
+// may have begun. The term's mutex is held.
 func (t *term) finishesNext(on node) bool {
 	next := 0
 	for _, status := range t.truth.listed {

@@ -295,10 +295,6 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 			c.before("evict", held)
 			time.AfterFunc(30*time.Second, func() { says.say(func(k *knowledge) { k.refused = true }) })
 		}},
-		"one is left to EC2, whose time has come": {groups: "xxx", in: days, requests: 2, most: 2, before: func(_ *cluster, says *knowledge) {
-			says.stays = map[string]string{instance: "no right"}
-			says.planned[instance].Planned[0].Deadline = time.Now().Add(5 * time.Minute)
-		}},
 		"one is opted out":         {groups: "xxx", in: days, requests: 2, most: 1, before: annotated(drain.LeaveNode)},
 		"one may only be cordoned": {groups: "xxx", in: days, requests: 2, most: 2, before: annotated(drain.OnlyCordon)},
 		"one is opted out in its turn": {groups: "xxx", in: days, requests: 2, most: 2, before: inTurn(func(n *corev1.Node) {

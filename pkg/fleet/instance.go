@@ -30,8 +30,8 @@ type instance struct {
 	node node
 	// goneSince is when a look first found that the Node was deleted. It is zero while the instance has a Node, or if it never had one in this term.
 	goneSince time.Time
-	// gone is set if EC2 has said of the instance, which had a mark, that it is terminated. left is set if EC2 refuses the request for its maintenance.
-	gone, left bool
+	// gone is set if EC2 has said of the instance, which had a mark, that it is terminated.
+	gone bool
 	// record is what was done on that Node in this term; nil before the first drain.
 	record *record
 	// verdicts say which requests nth-queue may make about the instance, and notStarted why it could not be started again; "" if it could. Only looks

@@ -317,7 +317,7 @@ type knowledge struct {
 	// planned are the statuses of instances.
 	planned map[string]ec2.Status
 	err     error // what EC2 answers instead
-	// stays is why instances cannot be changed, and asked are the requests that change instances.
+	// stays is why instances cannot be stopped, and asked are the requests that change instances.
 	stays   map[string]string
 	refused bool                                       // whether IAM refuses those requests
 	silent  bool                                       // whether EC2 does not answer when they are only tried
@@ -329,7 +329,7 @@ type knowledge struct {
 // Change implements fleet.EC2.
 func (k *knowledge) Change(_ context.Context, request ec2.Request, id string, try bool) error {
 	k.mu.Lock()
-	refused, silent, change := k.refused || k.stays[id] != "", k.silent, k.change
+	refused, silent, change := k.refused, k.silent, k.change
 	if !try {
 		k.asked = append(k.asked, strings.TrimPrefix(string(request), "ec2:"))
 	}
