@@ -13,7 +13,6 @@ import (
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
@@ -222,7 +221,7 @@ func (s *session) syncNode() (done bool) {
 	t, entries := s.term, s.record.Entries()
 	wanted := s.taints(entries)
 	isCurrent := true // The Node has the cordon for the wanted taints.
-	err := t.change(t.ctx, s.node, kube.InTurn, func(now *corev1.Node) map[string]any {
+	err := t.change(t.ctx, s.node, nil, func(now *corev1.Node) map[string]any {
 		patch := map[string]any{}
 		if text, needed := t.nodes.claimOf(now, entries); needed {
 			patch = annotation(drain.CordonAnnotation, text)
@@ -311,9 +310,11 @@ func sameEvent(a, b event.Event) bool {
 
 // settleHints settles the hints of an event that rests, each in a goroutine. If all events rest now, it ends the session. The term's mutex is held.
 func (s *session) settleHints(rested *task) {
-	for _, h := range s.instance.hints {
-		if h.Event.ID == rested.ID && h.accepted {
-			s.term.complete(s.instance, h, rested.outcome)
+	t, inst, outcome := s.term, s.instance, rested.outcome
+	for _, h := range inst.hints {
+		if h.Event.ID == rested.ID && !h.busy && h.accepted {
+			h.busy = true
+			t.work.Go(func() { t.finish(inst, h, outcome) })
 		}
 	}
 	s.endIfRested()

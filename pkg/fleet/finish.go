@@ -202,10 +202,10 @@ func finishing(rules policy.Settings, goal policy.Goal, on node, events []event.
 // inTurn: dispatch or writeMark sets that. It lasts until the node is uncordoned or opted out, or EC2 says that the instance is terminated. If the
 // Node was deleted meanwhile, turn returns the ID of the instance. The term's mutex is held.
 func (t *term) turn(group string) types.UID {
-	gone := map[types.UID]bool{}
+	known := map[types.UID]*instance{}
 	for _, inst := range t.instances {
+		known[inst.node.uid] = inst
 		n, s := inst.node, inst.drain
-		gone[n.uid] = inst.gone
 		if n.uid == "" && n.group == group && n.isRequested() && !inst.gone {
 			return types.UID(inst.id)
 		}
@@ -215,11 +215,14 @@ func (t *term) turn(group string) types.UID {
 	}
 	var first node
 	for _, n := range t.nodes.all() {
-		switch isCordoned := n.hasOwnCordon && n.unschedulable; {
-		case n.group != group, !isCordoned, gone[n.uid]: // Nobody may ever delete the Node of an instance that is gone.
-		case n.isRequested():
+		if n.group != group || !n.hasOwnCordon || !n.unschedulable {
+			continue
+		}
+		has, isNext := t.turnOf(n, known[n.uid])
+		if has {
 			return n.uid
-		case t.finishesNext(n) && (first.uid == "" || n.name < first.name): // Several may be cordoned since before the setting.
+		}
+		if isNext && (first.uid == "" || n.name < first.name) { // Several may be cordoned since before the setting.
 			first = n
 		}
 	}
@@ -231,8 +234,22 @@ func (s *session) yields() bool {
 	return s.leftAlone() || slices.ContainsFunc(s.record.Entries(), state.Entry.Released)
 }
 
-// finishesNext reports whether all events that a node is cordoned for are in EC2's list, and are maintenance that nth-queue finishes. An earlier leader
-// may have begun. The term's mutex is held.
+// turnOf says of a cordoned Node for which no session runs in turn whether it still has the turn of its group, or may have the turn next. inst is
+// its instance; nil if that is not known. The term's mutex is held.
+func (t *term) turnOf(n node, inst *instance) (has, isNext bool) {
+	switch {
+	case inst == nil || !inst.judged: // An earlier leader may have begun.
+		return n.isRequested(), t.finishesNext(n)
+	case inst.gone: // Nobody may ever delete the Node.
+		return false, false
+	}
+	n.mark = inst.node.mark
+	isWaiting := inst.drain != nil && inst.drain.stage == waiting
+	return n.isRequested() || !inst.drain.runs() && inst.awaitsEnd(), isWaiting && inst.drain.inTurn
+}
+
+// finishesNext reports whether all events that a node is cordoned for are in EC2's list, and are maintenance that nth-queue finishes. The instance need
+// not be known. The term's mutex is held.
 func (t *term) finishesNext(on node) bool {
 	next := 0
 	for _, status := range t.truth.listed {
@@ -242,7 +259,7 @@ func (t *term) finishesNext(on node) bool {
 			}
 		}
 	}
-	return !on.optedOut && next > 0 && next >= len(on.cordon.Events)
+	return next > 0 && next >= len(on.cordon.Events)
 }
 
 // writeMark writes the mark for the events whose node is drained, and returns its request. An error means that the request may not be made: EC2 does not
@@ -282,7 +299,7 @@ func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 		return "", cmp.Or(err, errors.New(refusal))
 	}
 	written := false
-	err := t.change(ctx, s.node, kube.InTurn, func(now *corev1.Node) map[string]any {
+	err := t.change(ctx, s.node, nil, func(now *corev1.Node) map[string]any {
 		on := t.nodes.parse(now)
 		if written = on.hasOwnCordon && on.unschedulable && !on.optedOut && on.bootID == s.node.bootID; !written {
 			return nil
@@ -365,6 +382,13 @@ func (on node) requested(recorded []state.Entry, announced []event.Event) (entri
 	return entries
 }
 
+// awaitsEnd reports whether a request about an instance was to be made, and the node is not uncordoned since.
+func (inst *instance) awaitsEnd() bool {
+	return inst.record != nil && slices.ContainsFunc(inst.record.Entries(), func(e state.Entry) bool {
+		return e.OnNode && e.Phase == state.Drained && e.RebootAt.After(e.CordonedAt)
+	})
+}
+
 // followRequest asks EC2 what became of an instance with a mark that is down or has no Node. An instance without a Node is forgotten when it is
 // terminated, or runs after the mark's time. followRequest returns when to ask again; 0 if only after news.
 func (t *term) followRequest(inst *instance, on node) time.Duration {
@@ -436,7 +460,7 @@ func (t *term) syncMark(inst *instance, on node) time.Duration {
 		}
 		return annotation(markAnnotation, "")
 	}
-	if err := t.change(t.ctx, on, kube.InTurn, patchFor); err != nil {
+	if err := t.change(t.ctx, on, nil, patchFor); err != nil {
 		t.opts.Log.WithField(fieldNode, on.name).Debugf("cannot write the annotation %s: %s; retrying", markAnnotation, err)
 		return firstPause
 	}

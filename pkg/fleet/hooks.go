@@ -42,7 +42,7 @@ func (t *term) completesLaunch(h *hint) bool {
 // without an action, or if heartbeats are sent already.
 func (t *term) hold(inst *instance, h *hint) {
 	t.mu.Lock()
-	settled, held := inst.hints[h.Event.ID] != h, h.release != nil
+	settled, held := inst.hints[h.key] != h, h.release != nil
 	if !t.completes(h) || settled || held {
 		t.mu.Unlock()
 		return
@@ -53,28 +53,36 @@ func (t *term) hold(inst *instance, h *hint) {
 	t.work.Go(func() { t.opts.Hooks.Hold(ctx, h.action()) })
 }
 
-// complete has a goroutine complete the lifecycle action of a hint, if it has one, and then settle the hint. It does nothing if that was begun before.
-// If the outcome is that operators opted the node out, the action is left to its timeout. The term's mutex is held.
+// complete has a goroutine complete the lifecycle action of a hint, and then settle the hint. It does nothing if that was begun before. It is for a
+// hint for which no session runs.
 func (t *term) complete(inst *instance, h *hint, outcome event.Outcome) {
-	if h.busy {
-		return
-	}
+	t.mu.Lock()
+	busy := h.busy
 	h.busy = true
-	if h.release != nil {
-		h.release()
+	t.mu.Unlock()
+	if !busy {
+		t.work.Go(func() { t.finish(inst, h, outcome) })
 	}
-	t.work.Go(func() {
-		switch {
-		case !t.completes(h), h.About != sqs.Launch && !t.wantsDrain(h): // The action is not nth-queue's to complete.
-		case outcome == event.LeftAlone:
+}
+
+// finish completes the lifecycle action of a hint, if it has one, and settles the hint. The caller has set h.busy. If the outcome is that operators
+// opted the node out, the action is left to its timeout.
+func (t *term) finish(inst *instance, h *hint, outcome event.Outcome) {
+	if t.completes(h) && (h.About == sqs.Launch || t.wantsDrain(h)) {
+		t.mu.Lock()
+		if h.release != nil {
+			h.release()
+		}
+		t.mu.Unlock()
+		if outcome == event.LeftAlone {
 			t.opts.Log.Infof("%s: an annotation on the node of the instance %s forbids the drain; nth-queue does not complete the lifecycle hook %s of the Auto Scaling group %s, so that it times out",
 				h.describe(), inst.id, h.Hook.Name, h.Hook.Group)
-		case t.opts.Hooks.Complete(t.ctx, h.action(), outcome) != nil:
+		} else if t.opts.Hooks.Complete(t.ctx, h.action(), outcome) != nil {
 			return // The term has ended, and returnAll returns the messages.
 		}
-		t.done(inst, h)
-		t.queue.Add(inst.id)
-	})
+	}
+	t.done(inst, h)
+	t.queue.Add(inst.id)
 }
 
 // judgeLaunch decides about a hint of a launch whose instance has the Node on: it completes the lifecycle hook once the node is Ready. An instance that
@@ -96,9 +104,7 @@ func (t *term) judgeLaunch(inst *instance, h *hint, on node) time.Duration {
 		t.hold(inst, h)
 		return askPause
 	default:
-		t.mu.Lock()
 		t.complete(inst, h, "")
-		t.mu.Unlock()
 	}
 	return 0
 }

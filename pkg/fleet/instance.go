@@ -18,13 +18,14 @@ import (
 // instance is an EC2 instance about which a message, EC2's list or its Node says something. The term's mutex guards it.
 type instance struct {
 	id    string
-	hints map[string]*hint // the hints that are not settled, by the ID of the event
+	hints map[string]*hint // the hints that are not settled, by hint.key
 	// started is when the instance was last started, by a message; zero without such a message in this term.
 	started time.Time
 	// stoppedBy is the ID of the event for whose message EC2 said that the instance has stopped; "" without one.
 	stoppedBy string
-	// drain is the session for the instance's Node; nil if there is none.
-	drain *session
+	// drain is the session for the instance's Node; nil if there is none. judged is set once a look knew what EC2 lists.
+	drain  *session
+	judged bool
 	// node is the Node that the instance had at the last look. Its uid is empty if there was none, or if that Node was deleted: the rest is kept if the
 	// Node had a mark.
 	node node
@@ -256,9 +257,7 @@ func (t *term) judgeWithoutNode(inst *instance, h *hint) time.Duration {
 	case isHere && groupWaits:
 		t.opts.Log.Infof("%s: the instance %s has no Node in this cluster; completing the lifecycle hook %s of the Auto Scaling group %s",
 			h.describe(), inst.id, h.Hook.Name, h.Hook.Group)
-		t.mu.Lock()
 		t.complete(inst, h, event.Drained)
-		t.mu.Unlock()
 	case isHere && isUrgent(h.Event) && time.Now().Before(h.Event.Deadline): // The instance may still join the cluster before its deadline.
 		return askPause
 	default:
@@ -272,7 +271,7 @@ func (t *term) judgeWithoutNode(inst *instance, h *hint) time.Duration {
 // runs, or drops the one that waits. A session also takes back a cordon. pursue returns when the policy may decide otherwise; 0 if only after
 // news.
 func (t *term) pursue(inst *instance, on node) time.Duration {
-	events, past, hinted := t.standing(inst, on)
+	events, past, hinted, asked := t.standing(inst, on)
 	rules := t.rulesFor(inst, on, events)
 	due, goal := t.decide(rules, on, events, past)
 	inTurn := finishing(rules, goal, on, events, past)
@@ -283,6 +282,7 @@ func (t *term) pursue(inst *instance, on node) time.Duration {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	inst.judged = inst.judged || asked
 	s := inst.drain
 	switch {
 	case s != nil && s.stage >= ending:
@@ -351,8 +351,8 @@ func (t *term) decide(rules policy.Settings, on node, events []event.Event, past
 }
 
 // standing returns the events that stand for an instance: those of its accepted hints, those that EC2 lists, and the others in the Node's record.
-// hinted has the IDs of the events of hints. past is the record, without closed entries that are not needed any more.
-func (t *term) standing(inst *instance, on node) (events []event.Event, past []state.Entry, hinted map[string]bool) {
+// hinted has the IDs of the events of hints. past is the record, without closed entries that are not needed any more. asked is that of listedEvents.
+func (t *term) standing(inst *instance, on node) (events []event.Event, past []state.Entry, hinted map[string]bool, asked bool) {
 	t.mu.Lock()
 	hinted = map[string]bool{}
 	for _, h := range inst.hints {
@@ -385,7 +385,7 @@ func (t *term) standing(inst *instance, on node) (events []event.Event, past []s
 		events = append(events, ev)
 		return false
 	})
-	return events, past, hinted
+	return events, past, hinted, asked
 }
 
 // recordedEvent returns the event of a recorded entry that neither a hint nor EC2 announces now. Its State says whether the event is over. A listed

@@ -76,6 +76,7 @@ func (t *term) settle(d *delivery, done bool) {
 // hint is what one notice says of an instance, until the hint is settled. Messages about the same event share a hint.
 type hint struct {
 	sqs.Notice
+	key      string    // identifies the hint among those of its instance
 	received time.Time // when its first message was received
 
 	// The term's mutex guards what follows.
@@ -92,7 +93,7 @@ type hint struct {
 func (t *term) addHint(n sqs.Notice, d *delivery) {
 	n = t.withLocalTimes(n)
 	n.Event.Instance = n.Instance
-	h := &hint{Notice: n, received: time.Now(), deliveries: []*delivery{d}}
+	h := &hint{Notice: n, key: string(n.About) + " " + n.Event.ID, received: time.Now(), deliveries: []*delivery{d}}
 	t.mu.Lock()
 	if t.ctx.Err() != nil { // The term has ended. returnAll may have passed this instance, so it would not return the message.
 		t.mu.Unlock()
@@ -100,10 +101,10 @@ func (t *term) addHint(n sqs.Notice, d *delivery) {
 		return
 	}
 	inst := t.instance(n.Instance)
-	if same := inst.hints[n.Event.ID]; same != nil {
+	if same := inst.hints[h.key]; same != nil {
 		same.deliveries = append(same.deliveries, d)
 	} else {
-		inst.hints[n.Event.ID] = h
+		inst.hints[h.key] = h
 	}
 	t.mu.Unlock()
 	t.queue.Add(n.Instance)
@@ -113,7 +114,13 @@ func (t *term) addHint(n sqs.Notice, d *delivery) {
 func (t *term) noteStart(n sqs.Notice) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	inst := t.instance(n.Instance)                                       // The look forgets it if nothing was done that would be over.
+	inst := t.instances[n.Instance]
+	if inst == nil && slices.ContainsFunc(t.nodes.of(n.Instance), node.marked) { // The first poll has not found it yet.
+		inst = t.instance(n.Instance)
+	}
+	if inst == nil { // Nothing was done that would be over.
+		return
+	}
 	if at := t.withLocalTimes(n).Event.Noticed; at.After(inst.started) { // SQS does not keep the order.
 		inst.started = at
 	}
@@ -173,11 +180,11 @@ func (t *term) done(inst *instance, h *hint) { t.endHint(inst, h, true) }
 // for settle.
 func (t *term) endHint(inst *instance, h *hint, done bool) {
 	t.mu.Lock()
-	if inst.hints[h.Event.ID] != h { // Another goroutine has settled the hint.
+	if inst.hints[h.key] != h { // Another goroutine has settled the hint.
 		t.mu.Unlock()
 		return
 	}
-	delete(inst.hints, h.Event.ID)
+	delete(inst.hints, h.key)
 	if h.release != nil {
 		h.release()
 	}

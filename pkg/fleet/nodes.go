@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/kube"
@@ -96,6 +98,11 @@ func newNodes(client kubernetes.Interface, label, lease string, changed func(nod
 	return n
 }
 
+// watch lists and watches the Nodes until ctx ends. It discards client-go's log.
+func (n *nodes) watch(ctx context.Context) {
+	n.informer.RunWithContext(klog.NewContext(ctx, logr.Discard()))
+}
+
 // of returns the Nodes that name an instance. The first is the one to be drained: Ready before others, and then the newest.
 func (n *nodes) of(instance string) []node { return n.indexed(byInstance, instance) }
 
@@ -148,6 +155,9 @@ func (n *nodes) all() []node {
 	}
 	return all
 }
+
+// count returns how many Nodes the cluster has.
+func (n *nodes) count() int { return len(n.informer.GetStore().ListKeys()) }
 
 // strip returns a Node with only the fields that the fleet needs, to save memory. The informer calls it for each Node that it receives.
 func (n *nodes) strip(object any) (any, error) {
@@ -252,8 +262,9 @@ func isSilent(providerID string) bool {
 }
 
 // change patches a Node. patchFor returns the patch for the Node as the watch shows it; nil if nothing is to be written. If the watch is out of date,
-// change reads the Node, and asks patchFor once more. A Node that is gone is no error.
-func (f *Fleet) change(ctx context.Context, of node, precedence kube.Precedence, patchFor func(*corev1.Node) map[string]any) (err error) {
+// change reads the Node, and asks patchFor once more. urgent, if not nil, reports whether the request goes before others. A Node that is gone is
+// no error.
+func (f *Fleet) change(ctx context.Context, of node, urgent func() bool, patchFor func(*corev1.Node) map[string]any) (err error) {
 	now := f.nodes.watched(of)
 	if f.opts.DryRun || now == nil {
 		return nil
@@ -267,6 +278,10 @@ func (f *Fleet) change(ctx context.Context, of node, precedence kube.Precedence,
 			err = fmt.Errorf("writing to node %q: %w", of.name, err)
 		}
 	}()
+	precedence := kube.InTurn
+	if urgent != nil && urgent() {
+		precedence = kube.Urgent
+	}
 	leave, err := f.requests.Enter(ctx, precedence)
 	if err != nil {
 		return err

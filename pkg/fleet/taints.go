@@ -9,7 +9,6 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -83,7 +82,7 @@ func withTaints(taints, wanted []corev1.Taint) []corev1.Taint {
 // tidyOpened takes nth-queue's taints and the label of this Lease off a Node that others have uncordoned. Their uncordon leaves these, and the claim,
 // on the Node. tidyOpened returns when to try again; 0 if that is not needed.
 func (t *term) tidyOpened(on node) time.Duration {
-	if !on.hasOwnCordon && !on.labeled {
+	if t.opts.DryRun || !on.hasOwnCordon && !on.labeled {
 		return 0
 	}
 	patchFor := func(now *corev1.Node) map[string]any {
@@ -99,7 +98,7 @@ func (t *term) tidyOpened(on node) time.Duration {
 		}
 		return patch
 	}
-	if err := t.change(t.ctx, on, kube.InTurn, patchFor); err != nil {
+	if err := t.change(t.ctx, on, nil, patchFor); err != nil {
 		t.opts.Log.WithField(fieldNode, on.name).Warnf("cannot remove nth-queue's taints and label from the node, which someone uncordoned: %s; retrying", err)
 		return firstPause
 	}

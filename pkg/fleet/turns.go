@@ -11,7 +11,6 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/policy"
 )
 
@@ -130,14 +129,11 @@ func (t *term) cordonWaiting(inst *instance) time.Duration {
 	s := inst.drain
 	isWaiting := s != nil && s.stage == waiting
 	wantsCordon := isWaiting && (s.goal.Action == policy.Drain || s.goal.Action == policy.Cordon)
-	if !wantsCordon || s.inTurn { // A node that waits for the turn of its group still takes pods.
+	if !wantsCordon || s.inTurn || t.opts.DryRun { // A node that waits for the turn of its group still takes pods.
 		t.mu.Unlock()
 		return 0
 	}
-	on, goal, precedence := s.node, s.goal, kube.InTurn
-	if s.urgent.Load() {
-		precedence = kube.Urgent
-	}
+	on, goal := s.node, s.goal
 	t.mu.Unlock()
 	patchFor := func(now *corev1.Node) map[string]any {
 		claim, isOwn := t.nodes.cordonOf(now.Annotations[drain.CordonAnnotation])
@@ -157,7 +153,7 @@ func (t *term) cordonWaiting(inst *instance) time.Duration {
 		patch["spec"] = spec
 		return patch
 	}
-	if err := t.change(t.ctx, on, precedence, patchFor); err != nil {
+	if err := t.change(t.ctx, on, s.urgent.Load, patchFor); err != nil {
 		t.opts.Log.WithField(fieldNode, on.name).Warnf("cannot cordon the node, whose drain waits for other drains: %s; retrying", err)
 		return firstPause
 	}
