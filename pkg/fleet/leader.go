@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -38,8 +37,11 @@ const (
 
 // leadership is this process's part in the election of the leader, by client-go.
 type leadership struct {
-	lock    *observedLock
-	elector atomic.Pointer[leaderelection.LeaderElector] // of the current election; nil before the first
+	lock *observedLock
+
+	mu      sync.Mutex
+	elector *leaderelection.LeaderElector // of the current campaign; nil before the first
+	leading context.Context               // ends when the Lease is lost; nil before this process is elected
 }
 
 // newLeadership returns a leadership that does not stand for election yet. lease is the name of the Lease, and identity this process's in the Lease.
@@ -76,13 +78,18 @@ func (l *leadership) stand(ctx context.Context, lead func(ctx context.Context)) 
 	if err != nil {
 		return fmt.Errorf("preparing the election of the leader: %w", err)
 	}
-	l.elector.Store(elector)
+	l.mu.Lock()
+	l.elector = elector
+	l.mu.Unlock()
 	electing, stop := context.WithCancel(klog.NewContext(context.WithoutCancel(ctx), logr.Discard()))
 	defer stop()
 	var election sync.WaitGroup
 	election.Go(func() { elector.Run(electing) })
 	select {
 	case leading := <-elected:
+		l.mu.Lock()
+		l.leading = leading
+		l.mu.Unlock()
 		working, end := context.WithCancel(leading) // ends with the Lease or with ctx
 		detach := context.AfterFunc(ctx, end)
 		lead(working)
@@ -121,8 +128,10 @@ var errNotLeading = errors.New("this process does not lead")
 // holds returns nil while this process is sure to hold the Lease, and errNotLeading otherwise. It counts leaseDuration from when the last renewal was
 // sent. client-go counts from the answer, and a standby may count from any moment between the two.
 func (l *leadership) holds() error {
-	elector := l.elector.Load()
-	isElected := elector != nil && elector.IsLeader()
+	l.mu.Lock()
+	leading := l.leading
+	l.mu.Unlock()
+	isElected := leading != nil && leading.Err() == nil
 	mayHaveRunOut := l.lock.age() > leaseDuration-fenceMargin
 	if !isElected || mayHaveRunOut {
 		return errNotLeading
@@ -132,11 +141,12 @@ func (l *leadership) holds() error {
 
 // leader returns the identity of the leader, as this process last saw it in the Lease; "" if it has not seen one.
 func (l *leadership) leader() string {
-	elector := l.elector.Load()
-	if elector == nil {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.elector == nil {
 		return ""
 	}
-	return elector.GetLeader()
+	return l.elector.GetLeader()
 }
 
 // observedLock is client-go's lock on the Lease. It also remembers when the Lease was last written, and why it cannot be read or written.
