@@ -86,13 +86,13 @@ func (t *term) forget(inst *instance) {
 	}
 }
 
-// look brings the work for an instance up to date. First it finds the instance's Node, and ends the drain of any other. Then it decides about each
-// hint. Last it begins, changes or ends the drain of the Node, by the events that stand now. It returns when to look again; 0 if only after news.
+// look brings the work for an instance up to date. First it finds the instance's Node. Then it decides about each hint. Last it begins, changes or
+// ends the drain of the Node, by the events that stand now. It returns when to look again; 0 if only after news.
 func (t *term) look(inst *instance) time.Duration {
 	nodes, err := t.nodesOf(inst)
 	var on node // its uid is empty without a Node
 	if len(nodes) > 0 {
-		on = nodes[0]
+		on = t.choose(inst, nodes)
 	}
 	t.mu.Lock()
 	hints := slices.Collect(maps.Values(inst.hints))
@@ -112,18 +112,6 @@ func (t *term) look(inst *instance) time.Duration {
 		inst.record, inst.goneSince = nil, time.Now()
 	}
 	last := inst.node
-	if s := inst.drain; s != nil {
-		drained, exists := t.nodes.now(s.node)
-		isAnother := on.uid != "" && on.uid != s.node.uid
-		switch {
-		case exists && drained.machine == s.node.machine && !isAnother: // The session drains the instance's Node.
-		case s.stage == waiting:
-			inst.drain = nil
-		default:
-			s.stage = max(s.stage, ending)
-			s.stop()
-		}
-	}
 	t.mu.Unlock()
 	var again time.Duration
 	for _, h := range hints {
@@ -144,6 +132,18 @@ func sooner(a, b time.Duration) time.Duration {
 		return b
 	}
 	return a
+}
+
+// choose returns which of an instance's Nodes is drained: the Node of the drain that is under way, or else the first.
+func (t *term) choose(inst *instance, nodes []node) node {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if inst.drain != nil && inst.drain.stage != waiting {
+		if i := slices.IndexFunc(nodes, func(n node) bool { return n.uid == inst.drain.node.uid }); i >= 0 {
+			return nodes[i]
+		}
+	}
+	return nodes[0]
 }
 
 // judge decides about one hint of an instance: it accepts the hint, waits for an answer of EC2, or settles the hint. on is the instance's Node; its uid is
@@ -287,6 +287,10 @@ func (t *term) pursue(inst *instance, on node) time.Duration {
 	switch {
 	case s != nil && s.stage >= ending:
 		return 0 // The instance is looked at again when the drain has ended.
+	case s != nil && s.stage == working && s.node.uid != on.uid: // The Node that is drained is gone, and the instance has another one.
+		s.stage = ending
+		s.stop()
+		return 0
 	case s != nil && s.stage == working:
 		if requested := on.requested(s.record.Entries(), events); len(requested) > 0 { // Put has the Node synchronized.
 			s.record.Put(func(error) {}, requested...)
@@ -315,8 +319,8 @@ func (t *term) pursue(inst *instance, on node) time.Duration {
 // events for which there is something to do; the others rest. The term's mutex is held.
 func (t *term) enlist(inst *instance, on node, events []event.Event, past []state.Entry, due map[string]bool) {
 	s := inst.drain
-	if s == nil {
-		s = &session{term: t, instance: inst, since: time.Now()}
+	if s == nil || s.node.uid != on.uid {
+		s = &session{term: t, instance: inst, since: time.Now(), stop: func() {}}
 		inst.drain = s
 	}
 	s.node, s.record = on, newRecord(past) // The node may have been rebooted, or cordoned by others, while the session waits.

@@ -157,30 +157,6 @@ func TestTake_SharesTheWorkOfMessagesAboutOneEvent(t *testing.T) {
 	})
 }
 
-// The message of a reservation is done when the last instance's is, and EC2 is asked until it lists them.
-func TestTake_DrainsTheInstancesOfAReservation(t *testing.T) {
-	each(t, map[string]bool{"at once": false, "when EC2 answers": true}, func(t *testing.T, c *cluster, late bool) {
-		c.add(nodeOf("a", instance), podOn("a", "one"), nodeOf("b", other), podOn("b", "two"))
-		says := &knowledge{states: map[string]string{instance: "running", other: "running"}}
-		if late {
-			says.err = errors.New("no answer")
-		}
-		c.before("evict two", held)
-		r := c.run(func(o *fleet.Options) { o.EC2 = says })
-		n := notice("", event.ReservationEnd, "capacity-block", 0)
-		n.Reservation = "cr-1"
-		m := r.take(n)
-		time.Sleep(time.Minute)
-		says.say(func(k *knowledge) { k.err = nil })
-		time.Sleep(time.Minute)
-		c.wantDrained("a")
-		m.held(t)
-		c.before("evict two", nil)
-		m.want(t, "done")
-		c.wantDrained("b")
-	})
-}
-
 // slowLease passes the answers to writes on late, until it is cut off.
 type slowLease struct {
 	next http.RoundTripper

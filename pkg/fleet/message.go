@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/sqs"
 )
 
@@ -14,8 +13,8 @@ import (
 type Message interface {
 	// Done deletes the message: nothing is left to be done for it.
 	Done()
-	// Return puts the message back into the queue, to be received again.
-	Return()
+	// Return puts the message back into the queue, to be received again after that time.
+	Return(after time.Duration)
 }
 
 // Take works on a message in the background: it has the instance of the message's notice n looked at, or all instances of the reservation. When
@@ -24,14 +23,14 @@ type Message interface {
 func (f *Fleet) Take(n sqs.Notice, m Message) {
 	t := f.term.Load()
 	if t == nil {
-		m.Return()
+		m.Return(0)
 		return
 	}
-	d := &delivery{message: m, open: 1}
+	d := &delivery{message: m, open: 1, back: forGood}
 	switch {
 	case n.About == sqs.Running:
 		t.noteStart(n)
-		m.Done()
+		t.settle(d, forGood)
 	case n.Reservation == "":
 		t.addHint(n, d)
 	default:
@@ -42,34 +41,40 @@ func (f *Fleet) Take(n sqs.Notice, m Message) {
 		}
 		t.mu.Unlock()
 		if isOver {
-			m.Return()
+			t.settle(d, 0)
 		}
 	}
 }
 
 // delivery is a message, and how many notices of the message are not settled yet: its own, and one for each instance of its reservation. When
-// all are settled, the message is deleted, or returned to the queue if the work for one of them is not done.
+// all are settled, the message is deleted, or returned to the queue if one notice asks for that.
 type delivery struct {
 	message Message
 
 	// The term's mutex guards what follows.
-	open   int  // notices that are not settled yet
-	undone bool // a notice was settled before its work was done
+	open int           // notices that are not settled yet
+	back time.Duration // the time after which the message is received again; forGood if it is to be deleted
 }
 
-// settle settles one notice of a message. done says that nothing is left to be done for the notice.
-func (t *term) settle(d *delivery, done bool) {
+// forGood stands in the place of the time after which a message is received again. It means that the message is to be deleted.
+const forGood time.Duration = -1
+
+// settle settles one notice of a message. The message is to be deleted if back is forGood, and otherwise received again after the time back. That
+// is done when the last of the message's notices is settled. If the notices differ, the shortest time wins.
+func (t *term) settle(d *delivery, back time.Duration) {
 	t.mu.Lock()
+	if back != forGood && (d.back == forGood || back < d.back) {
+		d.back = back
+	}
 	d.open--
-	d.undone = d.undone || !done
-	open, undone := d.open, d.undone
+	open, back := d.open, d.back
 	t.mu.Unlock()
 	switch {
 	case open > 0: // Other notices of the message are not settled yet.
-	case undone:
-		d.message.Return()
-	default:
+	case back == forGood:
 		d.message.Done()
+	default:
+		d.message.Return(back)
 	}
 }
 
@@ -97,7 +102,7 @@ func (t *term) addHint(n sqs.Notice, d *delivery) {
 	t.mu.Lock()
 	if t.ctx.Err() != nil { // The term has ended. returnAll may have passed this instance, so it would not return the message.
 		t.mu.Unlock()
-		t.settle(d, false)
+		t.settle(d, 0)
 		return
 	}
 	inst := t.instance(n.Instance)
@@ -151,15 +156,14 @@ func (t *term) toLocalClock(at time.Time) time.Time {
 	return event.CredibleTime(at.Add(-off))
 }
 
-// expandReservation adds a hint for each instance of a capacity reservation that ends. It asks EC2 until EC2 lists the instances.
+// expandReservation adds a hint for each instance of a capacity reservation that ends. If EC2 does not list the instances, the message is returned
+// to the queue, to be received again.
 func (t *term) expandReservation(n sqs.Notice, d *delivery) {
 	found, err := t.opts.EC2.InReservation(t.ctx, n.Reservation)
-	for ; err != nil; found, err = t.opts.EC2.InReservation(t.ctx, n.Reservation) {
+	if err != nil {
 		t.opts.Log.Warnf("cannot act on the %s of %s: %s; retrying", n.Event.Kind, n.Reservation, err)
-		if !loop.Await(t.ctx, nil, askPause) {
-			t.settle(d, false)
-			return
-		}
+		t.settle(d, askPause)
+		return
 	}
 	t.mu.Lock()
 	d.open += len(found)
@@ -170,15 +174,15 @@ func (t *term) expandReservation(n sqs.Notice, d *delivery) {
 		forInstance.Event.ID += "-" + id
 		t.addHint(forInstance, d)
 	}
-	t.settle(d, true) // the notice of the reservation itself
+	t.settle(d, forGood) // the notice of the reservation itself
 }
 
 // done settles a hint for good: its messages are deleted.
-func (t *term) done(inst *instance, h *hint) { t.endHint(inst, h, true) }
+func (t *term) done(inst *instance, h *hint) { t.endHint(inst, h, forGood) }
 
-// endHint settles a hint. It removes the hint from its instance, ends the heartbeats for the lifecycle action, and settles the messages: done is as
+// endHint settles a hint. It removes the hint from its instance, ends the heartbeats for the lifecycle action, and settles the messages: back is as
 // for settle.
-func (t *term) endHint(inst *instance, h *hint, done bool) {
+func (t *term) endHint(inst *instance, h *hint, back time.Duration) {
 	t.mu.Lock()
 	if inst.hints[h.key] != h { // Another goroutine has settled the hint.
 		t.mu.Unlock()
@@ -191,7 +195,7 @@ func (t *term) endHint(inst *instance, h *hint, done bool) {
 	deliveries := slices.Clone(h.deliveries)
 	t.mu.Unlock()
 	for _, d := range deliveries {
-		t.settle(d, done)
+		t.settle(d, back)
 	}
 }
 

@@ -39,8 +39,8 @@ const (
 // parcel is a message that says what became of it: "done", or "returned".
 type parcel chan string
 
-func (m parcel) Done()   { m <- "done" }
-func (m parcel) Return() { m <- "returned" }
+func (m parcel) Done()                { m <- "done" }
+func (m parcel) Return(time.Duration) { m <- "returned" }
 
 // want waits until the message is settled.
 func (m parcel) want(t *testing.T, what string) {
@@ -382,9 +382,7 @@ func (k *knowledge) find(id string) (ec2.Instance, bool) {
 
 // InReservation implements fleet.EC2.
 func (k *knowledge) InReservation(context.Context, string) ([]string, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return slices.Sorted(maps.Keys(k.states)), k.err
+	return nil, k.err
 }
 
 // AtAddress implements fleet.EC2.

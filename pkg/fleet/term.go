@@ -55,8 +55,7 @@ func (t *term) returnAll() {
 		hints := slices.Collect(maps.Values(inst.hints))
 		t.mu.Unlock()
 		for _, h := range hints {
-			const done = false
-			t.endHint(inst, h, done)
+			t.endHint(inst, h, 0)
 		}
 	}
 }
@@ -77,12 +76,23 @@ func (t *term) instanceOn(n node) string {
 	return ""
 }
 
-// nodeChanged has the instance of a Node looked at. The watch calls it when a Node was added, changed or deleted.
+// nodeChanged ends the session of a Node that is gone, or that belongs to another machine now, and has the instance of the Node looked at. The watch
+// calls it when a Node was added, changed or deleted.
 func (t *term) nodeChanged(n node) {
 	id := t.instanceOn(n)
+	now, exists := t.nodes.now(n)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.instances[id] != nil {
+	if inst := t.instances[id]; inst != nil {
+		s := inst.drain
+		isDrained := s != nil && s.node.uid == n.uid
+		if isDrained && (!exists || now.machine != s.node.machine) {
+			s.stop()
+			if s.stage == waiting { // No agent runs that would remove the session at its end.
+				inst.drain = nil
+			}
+			s.stage = max(s.stage, ending)
+		}
 		t.queue.Add(id)
 		return
 	}

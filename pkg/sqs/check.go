@@ -18,7 +18,7 @@ import (
 // Rights lists the permissions that reading the queue needs, for "nth-queue check". Trying them receives no message and changes none.
 func (q *Queue) Rights() []role.Right {
 	// SQS has never issued this receipt handle. If the batch is allowed, SQS answers it with success, and with an error for its only entry.
-	invalid := []update{{handle: "nth-queue-check"}}
+	invalid := []update{{handle: "nth-queue-check", hidden: time.Minute}}
 	return []role.Right{
 		{Name: receiveMessage, Without: "nth-queue receives no message, and drains no node", Try: q.tryReceive},
 		{Name: changeVisibility, Without: "a message comes again while its node is drained", Try: func(ctx context.Context) error {

@@ -176,14 +176,15 @@ func (q *Queue) admit(m *Message) bool {
 // queue. If SQS does not delete the message and delivers it again, handle recognizes it.
 func (m *Message) Done() {
 	m.queue.ended.Add(m.ID, Deleted)
-	m.end(Deleted)
+	m.end(Deleted, 0)
 }
 
-// Return makes Run put the message back into the queue. This nth-queue or another receives it again.
-func (m *Message) Return() { m.end(Returned) }
+// Return makes Run put the message back into the queue. SQS hides the message until that time has passed, rounded up to seconds. Then
+// this nth-queue or another receives it again; sooner, if SQS does not do what Run asks.
+func (m *Message) Return(after time.Duration) { m.end(Returned, after) }
 
-// end takes the message out of flight, and leaves it to Run to ask SQS for the outcome, which is Deleted or Returned.
-func (m *Message) end(what Outcome) {
+// end takes the message out of flight, and leaves it to Run to ask SQS for the outcome. That is Deleted, or Returned after the time hidden.
+func (m *Message) end(what Outcome, hidden time.Duration) {
 	q := m.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -191,7 +192,7 @@ func (m *Message) end(what Outcome) {
 		delete(q.inFlight, m.ID)
 	}
 	if what != Deleted || !q.opts.DryRun { // A dry run deletes nothing.
-		q.ending = append(q.ending, update{m, what, m.handle})
+		q.ending = append(q.ending, update{m, what, m.handle, hidden})
 	}
 }
 
@@ -203,8 +204,9 @@ func (m *Message) report(what Outcome, why string) Report {
 // update is what Run asks SQS to do with a message.
 type update struct {
 	message *Message
-	what    Outcome // the outcome to reach: Extended, Returned or Deleted
-	handle  string  // the message's receipt handle when the update was made
+	what    Outcome       // the outcome to reach: Extended, Returned or Deleted
+	handle  string        // the message's receipt handle when the update was made
+	hidden  time.Duration // how long SQS hides the message from now, for Extended and Returned
 }
 
 // settle sends SQS the updates that are due, and waits for the answers. Run calls it every settleInterval.
@@ -227,7 +229,7 @@ func (q *Queue) due() [][]update {
 		if m.due.IsZero() || m.due.After(time.Now()) {
 			continue // SQS refuses to extend the visibility timeout, or has time left.
 		}
-		changes = append(changes, update{m, Extended, m.handle})
+		changes = append(changes, update{m, Extended, m.handle, q.opts.Visibility})
 	}
 	for _, u := range q.ending {
 		if u.what == Deleted {
@@ -274,9 +276,9 @@ func (q *Queue) finish(u update, err error) {
 	case lost:
 		m.due = time.Time{} // No extension until SQS delivers the message again, with a new receipt handle.
 	case err != nil:
-		m.due = time.Now().Add(q.opts.Visibility / 6) // An outage: try again, sooner than after a success.
+		m.due = time.Now().Add(u.hidden / 6) // An outage: try again, sooner than after a success.
 	default:
-		m.due = time.Now().Add(q.opts.Visibility / 3)
+		m.due = time.Now().Add(u.hidden / 3)
 	}
 	q.mu.Unlock()
 	switch {
@@ -306,17 +308,13 @@ func (q *Queue) delete(ctx context.Context, batch []update) ([]types.BatchResult
 	return out.Failed, nil
 }
 
-// changeVisibility asks SQS to hide each message of a batch for the visibility timeout, or no longer if its update is Returned. It returns an entry
-// for each message for which SQS has not done that, whose Id is the index in the batch. The error is about the request as a whole.
+// changeVisibility asks SQS to hide each message of a batch for as long as its update says. It returns an entry for each message that SQS has not
+// hidden, whose Id is the index in the batch. The error is about the request as a whole.
 func (q *Queue) changeVisibility(ctx context.Context, batch []update) ([]types.BatchResultErrorEntry, error) {
 	in := &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: &q.opts.URL}
 	for i, u := range batch {
-		hidden := q.opts.Visibility
-		if u.what == Returned {
-			hidden = 0
-		}
 		in.Entries = append(in.Entries, types.ChangeMessageVisibilityBatchRequestEntry{
-			Id: new(strconv.Itoa(i)), ReceiptHandle: &u.handle, VisibilityTimeout: seconds(hidden),
+			Id: new(strconv.Itoa(i)), ReceiptHandle: &u.handle, VisibilityTimeout: seconds(u.hidden),
 		})
 	}
 	out, err := q.client.ChangeMessageVisibilityBatch(ctx, in)

@@ -191,19 +191,26 @@ func TestMessage_IsWorkedOnOnceAndDeleted(t *testing.T) {
 	}
 }
 
-func TestReturn_ShowsTheMessageAgain(t *testing.T) {
+func TestReturn_ShowsTheMessageAfterATime(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
 		r.consume()
 		r.Send(state("stopping"))
 		synctest.Wait()
-		r.take().Return()
+		r.take().Return(0)
 		r.pass(time.Second)
 		m := r.take()
 		if m.Receives != 2 {
 			t.Errorf("it was received %d times, want 2", m.Receives)
 		}
-		m.Done()
+		m.Return(time.Hour)
+		r.pass(59 * time.Minute)
+		r.mustBe(0, 1)
+		if held := r.queue.Status().Held; held > 0 {
+			t.Errorf("%d messages are held", held)
+		}
+		r.pass(2 * time.Minute)
+		r.take().Done()
 	})
 }
 
@@ -265,7 +272,7 @@ func TestRun_ReturnsWhatIsInFlightAtItsEnd(t *testing.T) {
 		r.Send(state("stopping"))
 		synctest.Wait()
 		m := r.take()
-		time.AfterFunc(time.Second, func() { m.Return() }) // when the end has begun
+		time.AfterFunc(time.Second, func() { m.Return(0) }) // when the end has begun
 		r.stop()
 		r.mustBe(1, 0)
 	})
