@@ -29,28 +29,28 @@ type Keys struct {
 //
 // pressed is the time now if the key was pressed since the last Read, and zero if it was not.
 func (k *Keys) Read() (listening bool, pressed time.Time) {
-	entries, _ := os.ReadDir(filepath.Join(k.Root, "/dev/input")) // A machine without keys does not have the directory.
-	found, read := 0, 0                                           // how many devices have a power key, and are open
-	for _, entry := range entries {
-		if !strings.HasPrefix(entry.Name(), "event") || !k.hasPowerKey(entry) {
-			continue
-		}
-		found++
-		device, opened := k.listen(entry.Name())
-		if !opened {
-			continue // The next Read tries again.
-		}
-		read++
+	for name, device := range k.open { // They are read even if they are not in the directory any more.
 		isPressed, isGone := readDevice(device)
 		if isPressed {
 			pressed = time.Now()
 		}
 		if isGone {
 			_ = unix.Close(device)
-			delete(k.open, entry.Name())
+			delete(k.open, name)
 		}
 	}
-	return found > 0 && read == found, pressed
+	entries, _ := os.ReadDir(filepath.Join(k.Root, "/dev/input")) // A machine without keys does not have the directory.
+	found, opened := 0, 0                                         // how many devices have a power key, and are open
+	for _, entry := range entries {
+		if !strings.HasPrefix(entry.Name(), "event") || !k.hasPowerKey(entry) {
+			continue
+		}
+		found++
+		if k.listen(entry.Name()) { // Otherwise the next Read tries again.
+			opened++
+		}
+	}
+	return found > 0 && opened == found, pressed
 }
 
 // Close closes all devices.
@@ -84,21 +84,22 @@ func (k *Keys) hasPowerKey(device fs.DirEntry) bool {
 	return bits>>(keyPower%64)&1 == 1
 }
 
-// listen opens a device, unless it is open already. From then on, the kernel keeps the device's events for this process.
-func (k *Keys) listen(name string) (device int, opened bool) {
-	if device, opened = k.open[name]; opened {
-		return device, true
+// listen opens a device, unless it is open already. From then on, the kernel keeps the device's events for the next Read. It returns false if the
+// device cannot be opened.
+func (k *Keys) listen(name string) bool {
+	if _, isOpen := k.open[name]; isOpen {
+		return true
 	}
 	// Without O_NONBLOCK, opening some devices, and a pipe, blocks.
 	device, err := unix.Open(filepath.Join(k.Root, "/dev/input", name), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
 	if err != nil {
-		return 0, false
+		return false
 	}
 	if k.open == nil {
 		k.open = map[string]int{}
 	}
 	k.open[name] = device
-	return device, true
+	return true
 }
 
 // The kernel's struct input_event on 64-bit machines: two words of time, the type, the code and the value.

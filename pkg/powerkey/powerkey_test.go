@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -166,6 +167,33 @@ func TestDevice_AddedLaterOrAgainIsHeard(t *testing.T) {
 	for _, device := range []*os.File{again, r.device(t, "event1")} {
 		press(t, device)
 		next(t, r.pressed)
+	}
+}
+
+// Its name is gone before the device is: it is read until then, and closed.
+func TestDevice_RemovedIsReadToItsEndAndClosed(t *testing.T) {
+	r := newRig(t)
+	device := r.device(t, "event0")
+	keys := &powerkey.Keys{Root: r.root}
+	t.Cleanup(keys.Close)
+	keys.Read()
+	press(t, device)
+	if err := os.Remove(device.Name()); err != nil {
+		t.Fatal(err)
+	}
+	if _, pressed := keys.Read(); pressed.IsZero() {
+		t.Error("the press is lost")
+	}
+	_ = device.Close()
+	keys.Read()
+	open, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, descriptor := range open {
+		if to, _ := os.Readlink(descriptor); strings.HasPrefix(to, r.root) { // The list has a descriptor of its own, which is closed.
+			t.Errorf("%s is still open", to)
+		}
 	}
 }
 
