@@ -19,8 +19,12 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// callTimeout is how long it may take to connect, and how long a call may take.
-const callTimeout = 5 * time.Second
+const (
+	// callTimeout is how long it may take to connect, and how long a call may take.
+	callTimeout = 5 * time.Second
+	// lookTimeout is how long a look waits for logind's properties: meanwhile, the power key is not read.
+	lookTimeout = time.Second
+)
 
 // Host is the root directory of the machine whose system bus is used. Empty means this process's root; in a container, the host's root is mounted
 // elsewhere.
@@ -33,9 +37,10 @@ type Host string
 // It uses godbus only to encode calls and decode answers. Answers are safe: the bus passes on no answer without a call.
 type conn struct {
 	socket *net.UnixConn
-	forget func() bool // stops to wait for the end of the context
-	serial uint32      // the number of the last call
-	files  []*os.File  // the descriptors that came with the last message, except those that inhibit has taken
+	limit  time.Duration // how long a call may take
+	forget func() bool   // stops to wait for the end of the context
+	serial uint32        // the number of the last call
+	files  []*os.File    // the descriptors that came with the last message, except those that inhibit has taken
 }
 
 // bus connects to the host's system bus. The caller closes the connection. When ctx ends, the connection is closed, so that calls return.
@@ -46,7 +51,7 @@ func (h Host) bus(ctx context.Context) (*conn, error) {
 	if err != nil {
 		return failed(err)
 	}
-	c := &conn{socket: dialed.(*net.UnixConn)} //nolint:forcetypeassert // "unix" gives no other type.
+	c := &conn{socket: dialed.(*net.UnixConn), limit: callTimeout} //nolint:forcetypeassert // "unix" gives no other type.
 	c.forget = context.AfterFunc(ctx, func() { _ = c.socket.Close() })
 	if err = c.authenticate(); err == nil {
 		err = c.call("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus.Hello", []any{new(string)})
@@ -84,9 +89,9 @@ func (c *conn) authenticate() error {
 	return nil
 }
 
-// write writes to the bus, whose answer then has callTimeout.
+// write writes to the bus, whose answer then has c.limit.
 func (c *conn) write(text []byte) error {
-	_ = c.socket.SetDeadline(time.Now().Add(callTimeout)) // If the socket is closed, the write fails.
+	_ = c.socket.SetDeadline(time.Now().Add(c.limit)) // If the socket is closed, the write fails.
 	_, err := c.socket.Write(text)
 	return err
 }
@@ -110,7 +115,7 @@ func (c *conn) closeFiles() {
 // variables that results point to. Descriptors that came with the answer are in c.files until the next call.
 //
 // If the service refuses, the error is a dbus.Error, and the connection remains usable. After any other error, such as no answer within
-// callTimeout, the connection is closed.
+// c.limit, the connection is closed.
 func (c *conn) call(service string, path dbus.ObjectPath, method string, results []any, args ...any) error {
 	answer, err := c.exchange(service, path, method, args)
 	if err != nil {
@@ -198,7 +203,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	rights := make([]byte, syscall.CmsgSpace(4*mostFiles)) // The kernel drops what does not fit.
 	n, given, _, _, err := c.socket.ReadMsgUnix(p, rights)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = fmt.Errorf("no answer within %s", callTimeout)
+		err = fmt.Errorf("no answer within %s", c.limit)
 	}
 	if err != nil {
 		return 0, err

@@ -118,3 +118,22 @@ func (s *Source) answer(ctx context.Context, c *conn, m manager) {
 		s.opts.Key.Trouble(drained, err)
 	}
 }
+
+// leavePress reads the key for the last time, before Run releases the lock, and leaves a schedule for a press that has none: logind has not answered
+// the press.
+func (s *Source) leavePress(ctx context.Context) {
+	s.readKey(time.Time{})
+	if !s.key.isAnswering() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	c, err := s.opts.Host.bus(ctx)
+	if err != nil {
+		return // The machine stops when EC2 cuts the power.
+	}
+	defer c.close()
+	if m, err := c.manager(); err == nil && !m.preparing[shutdownLock] {
+		s.answer(ctx, c, m)
+	}
+}

@@ -46,6 +46,7 @@ type host struct {
 	noise    []*dbus.Message // what another user sends before each answer
 	// away: logind is not on the bus.
 	away      bool
+	hangs     bool // logind gives no answers
 	delay     time.Duration
 	preparing bool
 	kind      string // of the shutdown
@@ -160,6 +161,9 @@ func (h *host) serve(conn *net.UnixConn) {
 			return
 		}
 		h.set(func() {
+			if h.hangs && asked.Headers[dbus.FieldDestination].Value() == loginName {
+				return
+			}
 			for _, m := range h.noise {
 				send(conn, m)
 			}

@@ -106,6 +106,7 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) {
 	}
 	s.mu.Unlock()
 	defer s.drop()
+	defer s.leavePress(context.WithoutCancel(ctx))
 	pause := lookInterval
 	for {
 		answered, err := s.session(ctx)
@@ -146,10 +147,12 @@ func (s *Source) session(ctx context.Context) (answered bool, err error) {
 	}
 	defer c.close()
 	for {
+		c.limit = lookTimeout
 		m, err := c.manager()
 		if err != nil {
 			return answered, err
 		}
+		c.limit = callTimeout
 		answered = true
 		s.reached.Store(true)
 		s.look(ctx, c, m)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -354,6 +355,23 @@ func TestPress_OutlivesTheProcess(t *testing.T) {
 			r.saidNoMore(t)
 		})
 	}
+}
+
+func TestPress_JustBeforeTheEndIsLeftToLogind(t *testing.T) {
+	r := answering(t)
+	r.set(func() { r.pressed = time.Now() })
+	r.end()
+	r.timedFor(t, time.Now())
+}
+
+func TestPress_IsReadWhileLogindHangs(t *testing.T) {
+	r := answering(t)
+	r.set(func() { r.hangs = true })
+	if err := next(t, r.off); !strings.Contains(err.Error(), "no answer within 1s") {
+		t.Errorf("the key was not read meanwhile, and the reason is %v", err)
+	}
+	r.press(t, time.Now())
+	r.announced(t)
 }
 
 func TestPress_IsLogindsIfSomebodyElseDecides(t *testing.T) {
