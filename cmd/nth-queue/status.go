@@ -119,11 +119,11 @@ func (b *statusReporter) status() state.Status {
 		s.Sentence = fmt.Sprintf("reading the queue for %s; nothing is announced", text.Count(fleet.Nodes, "node"))
 	}
 	if b.trouble != "" {
-		s.Sentence += fmt.Sprintf("; cannot receive from the queue since %s", b.since.Format("15:04:05"))
+		s.Sentence += fmt.Sprintf("; cannot receive messages from the queue since %s", b.since.Format("15:04:05"))
 		s.Documents = append(s.Documents, state.DocumentStatus{Kind: "queue", LastGood: messages.Answered.Round(0), Trouble: b.trouble, Since: b.since.Round(0)})
 	}
 	if why := fleet.LeaseError; why != nil {
-		s.Sentence += fmt.Sprintf("; the Lease cannot be read or written since %s", fleet.Since.Format("15:04:05"))
+		s.Sentence += fmt.Sprintf("; the leader-election Lease cannot be read or written since %s", fleet.Since.Format("15:04:05"))
 		s.Documents = append(s.Documents, state.DocumentStatus{Kind: "lease", Trouble: why.Error(), Since: fleet.Since.Round(0)})
 	}
 	if b.cfg.DryRun {
@@ -144,7 +144,7 @@ func (b *statusReporter) unready() error {
 	case !fleet.Known:
 		return errors.New("no list of Nodes from the API server yet")
 	case fleet.LeaseError != nil:
-		return fmt.Errorf("nth-queue cannot read or write its Lease: %w", fleet.LeaseError)
+		return fmt.Errorf("nth-queue cannot read or write its leader-election Lease: %w", fleet.LeaseError)
 	case !fleet.Leads: // It is ready to lead.
 		return nil
 	case answered.IsZero():
@@ -178,5 +178,5 @@ func (b *statusReporter) receiving(err error) {
 		return
 	}
 	b.trouble, b.since = err.Error(), time.Now()
-	b.log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).Warnf("cannot receive from the queue: %s; retrying", err)
+	b.log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).Warnf("cannot receive messages from the queue: %s; retrying", err)
 }

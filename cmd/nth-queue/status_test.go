@@ -115,7 +115,7 @@ func TestReadyz_NeedsTheAPIServerAndTheQueue(t *testing.T) {
 		want(fleet.Status{}, "no list of Nodes from the API server yet")
 		want(leads, "SQS has not answered any ReceiveMessage request yet")
 		want(fleet.Status{Known: true, Leader: "host-2"}, "")
-		want(fleet.Status{Known: true, LeaseError: errors.New("forbidden")}, "nth-queue cannot read or write its Lease: forbidden")
+		want(fleet.Status{Known: true, LeaseError: errors.New("forbidden")}, "nth-queue cannot read or write its leader-election Lease: forbidden")
 
 		ctx, stop := context.WithCancel(t.Context())
 		go messages.Run(ctx, func(*sqs.Message) {})
@@ -136,11 +136,11 @@ func TestReadyz_NeedsTheAPIServerAndTheQueue(t *testing.T) {
 
 func TestStatus_SaysHowTheFleetStands(t *testing.T) {
 	for want, stand := range map[string]fleet.Status{
-		"waiting for the list of Nodes from the API server":                             {},
-		"standing by; host-2 leads":                                                     {Known: true, Nodes: 9, Leader: "host-2"},
-		"standing by; nobody leads; the Lease cannot be read or written since 12:00:00": {Known: true, LeaseError: errors.New("forbidden"), Since: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)},
-		"reading the queue for 9 nodes; nothing is announced":                           {Known: true, Leads: true, Nodes: 9},
-		"draining 1 node, 2 waiting, 3 left alone; 0 messages in flight":                {Known: true, Leads: true, Nodes: 9, Draining: 1, Waiting: 2, LeftAlone: 3},
+		"waiting for the list of Nodes from the API server": {},
+		"standing by; host-2 leads":                         {Known: true, Nodes: 9, Leader: "host-2"},
+		"standing by; nobody leads; the leader-election Lease cannot be read or written since 12:00:00": {Known: true, LeaseError: errors.New("forbidden"), Since: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)},
+		"reading the queue for 9 nodes; nothing is announced":                                           {Known: true, Leads: true, Nodes: 9},
+		"draining 1 node, 2 waiting, 3 left alone; 0 messages in flight":                                {Known: true, Leads: true, Nodes: 9, Draining: 1, Waiting: 2, LeftAlone: 3},
 	} {
 		if got := queue.Sentence(stand); got != want {
 			t.Errorf("%+v is shown as %q, want %q", stand, got, want)

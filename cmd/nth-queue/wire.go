@@ -215,7 +215,7 @@ func leaseOf(address, region string) string {
 func leaseIdentity() (string, error) {
 	host, err := os.Hostname()
 	if err != nil {
-		return "", fmt.Errorf("reading the host name, which nth-queue needs for its identity in the Lease: %w", err)
+		return "", fmt.Errorf("reading the host name, which nth-queue needs for its identity in the leader-election Lease: %w", err)
 	}
 	return host + "_" + strings.ToLower(rand.Text()[:8]), nil
 }

@@ -168,7 +168,7 @@ func TestCheckGoesOnAfterWhatItMisses(t *testing.T) {
 		`ok    metadata    session token received from http://127\.0\.0\.1:\d+`,
 		`ok    metadata    spot/instance-action: nothing is announced`,
 		`fail  identity    .*/absent.*`,
-		`warn  shutdown    logind gives no advance notice of a shutdown: connecting to the system bus: .*`,
+		`warn  shutdown    logind gives no advance notice of a shutdown: connecting to the D-Bus system bus: .*`,
 		`ok    shutdown    the kubelet does not delay it`)
 }
 

@@ -214,7 +214,7 @@ func (a *Agent) flush(ctx context.Context) {
 
 // logUnwritten logs that the record could not be written.
 func (a *Agent) logUnwritten(err error) {
-	a.logger(systemd.StateTrouble, state.Entry{}).Errorf("cannot write the state record: %s; after a restart, nth may not know what it has done", err)
+	a.logger(systemd.StateTrouble, state.Entry{}).Errorf("cannot write nth's state record: %s; after a restart, nth may not know what it has done", err)
 }
 
 // tick is how often the loop decides although nothing was posted. At each tick it also feeds the watchdog and updates the status.
@@ -505,7 +505,7 @@ func (a *Agent) handleIdentity(node string, err error) {
 	a.noCredential = err
 	if err != nil {
 		if before == nil || !kube.EqualIgnoringDigits(before.Error(), err.Error()) {
-			a.logger(systemd.IdentityWaiting, state.Entry{}).Warnf("cannot drain yet, waiting for the kubelet's credential: %s", err)
+			a.logger(systemd.IdentityWaiting, state.Entry{}).Warnf("cannot drain the node without the kubelet's credential: %s; retrying", err)
 		}
 		return
 	}

@@ -40,8 +40,8 @@ func (m message) when(fits func(state.Transition) bool) message {
 var messages = map[state.TransitionKind][]message{
 	state.Announced:  {warn(systemd.EventSeen, "event {kind} announced: {plan}")},
 	state.Changed:    {info(systemd.EventSeen, "event {kind} changed: {plan}")},
-	state.Missed:     {info(systemd.EventWithdrawn, "event {kind} is no longer announced; nth undoes nothing until this is certain")},
-	state.ClosedWith: {info(systemd.EventWithdrawn, "event {kind} closed: {ending}; nth has nothing left to undo")},
+	state.Missed:     {info(systemd.EventWithdrawn, "event {kind} is no longer announced; nth keeps any cordon until this is certain")},
+	state.ClosedWith: {info(systemd.EventWithdrawn, "event {kind} closed: {ending}; nth keeps no cordon on the node for it")},
 	state.Begun: {
 		warn(systemd.DrainStarted, "{doing}draining the node: {reason} ({time})").when(isDraining),
 		info(systemd.EventWithdrawn, "{doing}uncordoning the node: {reason}").when(actionIs(policy.Uncordon)),
@@ -77,15 +77,15 @@ var messages = map[state.TransitionKind][]message{
 		info(systemd.DrainStarted, "load balancers have deregistered the node"),
 	},
 
-	state.PodsFound:  {info(systemd.DrainStarted, "{pods} to evict")},
+	state.PodsFound:  {info(systemd.DrainStarted, "the node has {pods} to evict")},
 	state.PodArrived: {info(systemd.DrainStarted, "{pod} was scheduled to the cordoned node; evicting it too")},
 	state.PodEvicted: {
 		warn(systemd.PodEvicted, "evicted {pod}; {detail}").when(hasDetail),
 		info(systemd.PodEvicted, "{would}evicted {pod}"),
 	},
 	state.PodDeleted: {
-		warn(systemd.PodDeleted, "deleted {pod}, which would not have terminated before the deadline; {detail}").when(hasDetail),
-		warn(systemd.PodDeleted, "deleted {pod}, which would not have terminated before the deadline"),
+		warn(systemd.PodDeleted, "deleted {pod}, ignoring disruption budgets: it would not have terminated before the deadline; {detail}").when(hasDetail),
+		warn(systemd.PodDeleted, "deleted {pod}, ignoring disruption budgets: it would not have terminated before the deadline"),
 	},
 	state.PodHeld: {
 		warn(systemd.PodHeld, "cannot evict {pod}: {detail}; retrying").when(isRefused),

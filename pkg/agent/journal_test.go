@@ -29,10 +29,10 @@ func TestJournal_WhatAGuardReports(t *testing.T) {
 		return drain.Progress{Kind: what, Detail: detail}
 	}
 	each(t, map[string]row{
-		"pods are found":        {drain.Progress{Kind: state.PodsFound, Total: 2, Left: 2}, systemd.DrainStarted, []string{begun, "info: 2 pods to evict"}},
-		"no pod is":             {drain.Progress{Kind: state.PodsFound}, systemd.DrainStarted, []string{begun, "info: 0 pods to evict"}},
-		"a pod is deleted":      {pod(state.PodDeleted, ""), systemd.PodDeleted, []string{"warning: deleted default/web, which would not have terminated before the deadline"}},
-		"its grace is cut":      {pod(state.PodDeleted, "8 s of 30 s"), systemd.PodDeleted, []string{"warning: deleted default/web, which would not have terminated before the deadline; 8 s of 30 s"}},
+		"pods are found":        {drain.Progress{Kind: state.PodsFound, Total: 2, Left: 2}, systemd.DrainStarted, []string{begun, "info: the node has 2 pods to evict"}},
+		"no pod is":             {drain.Progress{Kind: state.PodsFound}, systemd.DrainStarted, []string{begun, "info: the node has 0 pods to evict"}},
+		"a pod is deleted":      {pod(state.PodDeleted, ""), systemd.PodDeleted, []string{"warning: deleted default/web, ignoring disruption budgets: it would not have terminated before the deadline"}},
+		"its grace is cut":      {pod(state.PodDeleted, "8 s of 30 s"), systemd.PodDeleted, []string{"warning: deleted default/web, ignoring disruption budgets: it would not have terminated before the deadline; 8 s of 30 s"}},
 		"an evicted pod's is":   {pod(state.PodEvicted, "8 s of 30 s"), systemd.PodEvicted, []string{"warning: evicted default/web; 8 s of 30 s"}},
 		"a pod is overdue":      {pod(state.PodOverdue, "still ending"), systemd.PodHeld, []string{"warning: default/web is still terminating after its grace period; nth evicts system-*-critical pods without waiting for it"}},
 		"a pod is refused":      {pod(state.PodRefused, "no"), systemd.PodHeld, []string{"warning: cannot evict default/web: no; retrying"}},

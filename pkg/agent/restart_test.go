@@ -126,7 +126,7 @@ func TestRecord_WhatIsNotWrittenInTheEndIsLogged(t *testing.T) {
 		if took := r.endWithin(); took != min(hangs, 10*time.Second) {
 			r.t.Errorf("Run took %s to end", took)
 		}
-		r.wantSaid(systemd.StateTrouble, "error: cannot write the state record: "+why+"; after a restart, nth may not know what it has done")
+		r.wantSaid(systemd.StateTrouble, "error: cannot write nth's state record: "+why+"; after a restart, nth may not know what it has done")
 	})
 }
 

@@ -20,7 +20,7 @@ func TestStatus_WhileNothingHappens(t *testing.T) {
 		r.run()
 		r.wantStatus("watching; waiting for the kubelet's credential")
 		r.ident.tell("", errors.New("there is no kubeconfig"))
-		r.wantStatus("watching; cannot drain yet, waiting for the kubelet's credential: there is no kubeconfig")
+		r.wantStatus("watching; cannot drain the node without the kubelet's credential: there is no kubeconfig")
 		r.ident.tell("node-a", nil)
 		r.wantStatus(allClear)
 		r.announce(r.rebooting("a", time.Hour))
@@ -64,7 +64,7 @@ func TestStatus_DuringADrain(t *testing.T) {
 			r.wantStatus(draining + want)
 		}
 		r.ident.tell("", errors.New("the certificate has expired"))
-		r.wantStatus(draining + ": 2 of 3 pods gone, 114 s left; cannot drain yet, waiting for the kubelet's credential: the certificate has expired")
+		r.wantStatus(draining + ": 2 of 3 pods gone, 114 s left; cannot drain the node without the kubelet's credential: the certificate has expired")
 	})
 }
 

@@ -377,7 +377,7 @@ func (a *Agent) adoptClaim(claim drain.Claim) {
 	a.put(e)
 	what, end := "cordon", fmt.Sprintf("unless %s is announced again", e.Event.Kind)
 	if claim.Event == drain.OnlyLabel {
-		what, end = "load-balancer label", "soon"
+		what, end = "label "+drain.ExcludeLabel, "soon"
 	}
 	a.logger(systemd.Cordoned, e).Warnf("found a %s that nth set and has no record of; nth will remove it %s", what, end)
 }

@@ -209,7 +209,7 @@ func (n *Node) viewOf(node *corev1.Node, goal Goal, before memory) view {
 	return v
 }
 
-var errAnotherNode = errors.New("there is another Node of that name now")
+var errAnotherNode = errors.New("the Node was registered again, with another UID")
 
 // errNoEffect counts as a refusal: a webhook or a proxy has made a patch one that does nothing.
 var errNoEffect = &apierrors.StatusError{ErrStatus: metav1.Status{
@@ -428,7 +428,7 @@ func (n *Node) uncordon(ctx context.Context, booted Booted, write bool) (result 
 	return result, nil
 }
 
-var errNotReady = kube.NotYet{Text: "the node is not Ready yet", Pause: lookEvery}
+var errNotReady = kube.NotYet{Text: "the node is not Ready", Pause: lookEvery}
 
 // uncordonOf says what an uncordon of this Node does, without doing it.
 func (n *Node) uncordonOf(node *corev1.Node) UncordonResult {
@@ -535,7 +535,7 @@ func (n *Node) labelManager() string { return n.opts.Writer + "-label" }
 func (n *Node) patch(ctx context.Context, patch map[string]any, manager string, precedence kube.Precedence, timeout time.Duration) (*corev1.Node, error) {
 	body, err := json.Marshal(patch)
 	if err != nil {
-		return nil, fmt.Errorf("encoding patch: %w", err)
+		return nil, fmt.Errorf("encoding the patch of node %q: %w", n.name, err)
 	}
 	leave, err := n.enter(ctx, precedence)
 	if err != nil {

@@ -39,7 +39,7 @@ func TestUncordon_Waits(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) || count(s, "patch") != 0 {
 			t.Errorf("error %v with %d patches", err, count(s, "patch"))
 		}
-		if want := `uncordoning node "node-1": the node is not Ready yet (context deadline exceeded)`; err.Error() != want {
+		if want := `uncordoning node "node-1": the node is not Ready (context deadline exceeded)`; err.Error() != want {
 			t.Errorf("error %q; want %q", err, want)
 		}
 	})

@@ -19,7 +19,7 @@ const longestDeregistration = time.Hour
 // Why a wait ends before its time.
 var (
 	errLate      = errors.New("the wait has taken too long")
-	errCalledOff = errors.New("the drain was called off")
+	errCalledOff = errors.New("the drain was stopped")
 	errHalf      = errors.New("the wait has taken half of the time before the deadline")
 )
 

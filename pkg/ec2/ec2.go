@@ -100,7 +100,7 @@ func explain(action string, err error) error {
 func (c *Catalog) Look(ctx context.Context, id string) (found Instance, known bool, err error) {
 	all, err := c.byID.get(ctx, id)
 	if err != nil {
-		return Instance{}, false, fmt.Errorf("asking EC2 about %s: %w", id, err)
+		return Instance{}, false, fmt.Errorf("asking EC2 about the instance %s: %w", id, err)
 	}
 	if len(all) == 0 {
 		return Instance{}, false, nil
@@ -112,7 +112,7 @@ func (c *Catalog) Look(ctx context.Context, id string) (found Instance, known bo
 func (c *Catalog) AtAddress(ctx context.Context, address string) ([]Instance, error) {
 	found, err := c.byAddress.get(ctx, address)
 	if err != nil {
-		return nil, fmt.Errorf("asking EC2 for the instances at %s: %w", address, err)
+		return nil, fmt.Errorf("asking EC2 for the instances with the private address %s: %w", address, err)
 	}
 	return found, nil
 }
@@ -123,7 +123,7 @@ func (c *Catalog) InReservation(ctx context.Context, reservation string) ([]stri
 	defer cancel()
 	found, err := c.list(ctx, "capacity-reservation-id", []string{reservation})
 	if err != nil {
-		return nil, fmt.Errorf("asking EC2 for the instances in %s: %w", reservation, err)
+		return nil, fmt.Errorf("asking EC2 for the instances in the capacity reservation %s: %w", reservation, err)
 	}
 	var ids []string
 	for _, i := range found {

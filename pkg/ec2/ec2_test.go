@@ -74,7 +74,7 @@ func TestLook_SaysWhatTagsSay(t *testing.T) {
 // EC2 does not answer, throttles, or is broken.
 func TestLook_CopesWithWhatFails(t *testing.T) {
 	t.Parallel()
-	const asking = "asking EC2 about i-1: "
+	const asking = "asking EC2 about the instance i-1: "
 	for name, row := range map[string]struct {
 		fault querytest.Fault
 		most  time.Duration

@@ -38,7 +38,7 @@ func (c *Catalog) Change(ctx context.Context, request Request, id string, try bo
 	if err == nil {
 		return nil
 	}
-	failed := fmt.Errorf("asking EC2 to change %s: %w", id, explain(string(request), err))
+	failed := explain(fmt.Sprintf("%s for the instance %s", request, id), err)
 	if role.Code(err) == "" {
 		return fmt.Errorf("%w: %w", ErrUnanswered, failed)
 	}

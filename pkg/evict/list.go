@@ -99,7 +99,7 @@ func (e *Evictor) listPods(ctx context.Context, o metav1.ListOptions) (*corev1.P
 			}
 		})
 		if err != nil {
-			return fmt.Errorf("reading a list of pods: %w", err)
+			return fmt.Errorf("reading the API server's list of pods: %w", err)
 		}
 		return nil
 	})

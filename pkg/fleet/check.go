@@ -24,7 +24,7 @@ func User(ctx context.Context, client kubernetes.Interface) (string, error) {
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("asking the API server whose credential this is: %w", err)
+		return "", fmt.Errorf("asking the API server which user nth-queue's credential belongs to: %w", err)
 	}
 	return review.Status.UserInfo.Username, nil
 }

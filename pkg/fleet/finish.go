@@ -281,7 +281,7 @@ func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 		}
 		isListed := slices.ContainsFunc(planned, func(ev event.Event) bool { return ev.ID == e.Event.ID && ev.State == event.Pending })
 		if !isListed {
-			return "", errors.New("EC2 does not list the event any more")
+			return "", errors.New("EC2 no longer lists the scheduled maintenance")
 		}
 		next.Events = append(next.Events, e.Event.ID)
 		until = append(until, e.Event.Deadline)
@@ -291,9 +291,9 @@ func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 	}
 	switch {
 	case next.Request == "":
-		return "", errors.New("the event is over")
+		return "", errors.New("the scheduled maintenance is over")
 	case !isInTurn:
-		return "", errors.New("another node of the same group comes first")
+		return "", fmt.Errorf("another node of the group %q comes first", s.node.group)
 	}
 	if refusal, err := t.refusal(s.instance.id, next.Request); err != nil || refusal != "" { // The instance may have joined a group since.
 		return "", cmp.Or(err, errors.New(refusal))

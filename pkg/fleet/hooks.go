@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/asg"
+	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/state"
@@ -75,7 +76,7 @@ func (t *term) finish(inst *instance, h *hint, outcome event.Outcome) {
 		}
 		t.mu.Unlock()
 		if outcome == event.LeftAlone {
-			t.opts.Log.Infof("%s: an annotation on the node of the instance %s forbids the drain; nth-queue does not complete the lifecycle hook %s of the Auto Scaling group %s, so that it times out",
+			t.opts.Log.Infof("%s: the annotation "+drain.ActionAnnotation+" on the node of the instance %s forbids the drain; nth-queue does not complete the lifecycle hook %s of the Auto Scaling group %s, so that it times out",
 				h.describe(), inst.id, h.Hook.Name, h.Hook.Group)
 		} else if t.opts.Hooks.Complete(t.ctx, h.action(), outcome) != nil {
 			return // The term has ended, and returnAll returns the messages.

@@ -174,7 +174,7 @@ func (t *term) judge(inst *instance, h *hint, on node, err error) time.Duration 
 	case err != nil:
 		return t.failed(h, err)
 	case !managed:
-		t.opts.Log.Debugf("%s: the instance %s does not have the tag of fleet.managed_tag; nothing to drain here", h.describe(), inst.id)
+		t.opts.Log.Debugf("%s: the instance %s does not have the tag of fleet.managed_tag; nth-queue does not drain its node", h.describe(), inst.id)
 		t.done(inst, h)
 		return 0
 	case h.About == sqs.Launch:
@@ -247,7 +247,7 @@ func (t *term) judgeWithoutNode(inst *instance, h *hint) time.Duration {
 	case err != nil && groupWaits && !hadNode: // Only EC2 knows whether the instance is in this cluster, so that the hook is completed.
 		return t.failed(h, err)
 	case !isHere && t.belongsElsewhere(found):
-		t.opts.Log.Infof("%s: the instance %s belongs to another cluster; nothing to drain here", h.describe(), inst.id)
+		t.opts.Log.Infof("%s: the instance %s belongs to another cluster; nth-queue does not drain its node", h.describe(), inst.id)
 		t.done(inst, h)
 	case t.completesLaunch(h) && age < launchTimeout:
 		t.awaitLaunch(inst, h)

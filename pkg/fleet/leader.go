@@ -76,7 +76,7 @@ func (l *leadership) stand(ctx context.Context, lead func(ctx context.Context)) 
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("preparing the election of the leader: %w", err)
+		return fmt.Errorf("configuring the leader election with the Lease %s: %w", l.lock.Describe(), err)
 	}
 	l.mu.Lock()
 	l.elector = elector

@@ -161,7 +161,7 @@ func (t *term) toLocalClock(at time.Time) time.Time {
 func (t *term) expandReservation(n sqs.Notice, d *delivery) {
 	found, err := t.opts.EC2.InReservation(t.ctx, n.Reservation)
 	if err != nil {
-		t.opts.Log.Warnf("cannot act on the %s of %s: %s; retrying", n.Event.Kind, n.Reservation, err)
+		t.opts.Log.Warnf("cannot act on the %s of %s: %s; retrying", n.Event.Kind, "the capacity reservation "+n.Reservation, err)
 		t.settle(d, askPause)
 		return
 	}

@@ -275,7 +275,7 @@ func (f *Fleet) change(ctx context.Context, of node, urgent func() bool, patchFo
 	}
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("writing to node %q: %w", of.name, err)
+			err = fmt.Errorf("patching node %q: %w", of.name, err)
 		}
 	}()
 	precedence := kube.InTurn

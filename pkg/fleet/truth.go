@@ -177,7 +177,7 @@ func (t *term) askAboutStop(inst *instance, h *hint, on node) (over bool, again 
 // failed logs why EC2 could not be asked about a hint, and returns when to look again. The pauses grow with the age of the hint.
 func (t *term) failed(h *hint, err error) time.Duration {
 	if t.ctx.Err() == nil {
-		t.opts.Log.Warnf("cannot act on the %s of %s: %s; retrying", h.describe(), h.Instance, err)
+		t.opts.Log.Warnf("cannot act on the %s of %s: %s; retrying", h.describe(), "the instance "+h.Instance, err)
 	}
 	if isUrgent(h.Event) {
 		return askPause

@@ -99,7 +99,7 @@ func fromMicroseconds(usec uint64) time.Duration {
 func (c *conn) inhibit(what, mode string) (*os.File, error) {
 	err := c.logind("Inhibit", []any{new(dbus.UnixFDIndex)}, what, "nth", "draining this Kubernetes node before it goes down", mode)
 	if err == nil && len(c.files) == 0 {
-		err = errors.New("logind's answer has no descriptor")
+		err = errors.New("logind's answer has no file descriptor")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("taking the inhibitor lock %q: %w", what, err)

@@ -45,7 +45,7 @@ type conn struct {
 
 // bus connects to the host's system bus. The caller closes the connection. When ctx ends, the connection is closed, so that calls return.
 func (h Host) bus(ctx context.Context) (*conn, error) {
-	failed := func(err error) (*conn, error) { return nil, fmt.Errorf("connecting to the system bus: %w", err) }
+	failed := func(err error) (*conn, error) { return nil, fmt.Errorf("connecting to the D-Bus system bus: %w", err) }
 	dialer := net.Dialer{Timeout: callTimeout}
 	dialed, err := dialer.DialContext(ctx, "unix", filepath.Join("/", string(h), "run/dbus/system_bus_socket"))
 	if err != nil {
@@ -67,7 +67,7 @@ func (h Host) bus(ctx context.Context) (*conn, error) {
 const longestGreeting = 256
 
 // errNoDBus means that the socket leads to something else than a system bus.
-var errNoDBus = errors.New("the other side does not speak D-Bus, or does not pass file descriptors")
+var errNoDBus = errors.New("the process at the system bus's socket does not speak D-Bus, or does not pass file descriptors")
 
 // authenticate sends the user ID of this process, and asks the bus to pass file descriptors: logind's answer to Inhibit has the lock as a
 // descriptor. See the D-Bus specification, "Authentication Protocol".

@@ -65,7 +65,7 @@ func (c *conn) start(ctx context.Context, target string) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("asking systemd whether the job is done: %w", err)
+			return fmt.Errorf("asking systemd whether the start job %s is done: %w", job, err)
 		}
 		if !loop.Await(ctx, nil, jobPoll) {
 			return ctx.Err()

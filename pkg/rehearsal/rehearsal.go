@@ -205,15 +205,15 @@ func (c *Cluster) remove(p *pod) {
 func (c *Cluster) patch(body []byte) error {
 	before, err := json.Marshal(c.node)
 	if err != nil {
-		return fmt.Errorf("encoding the node: %w", err)
+		return fmt.Errorf("encoding the simulated Node: %w", err)
 	}
 	after, err := jsonpatch.MergePatch(before, body)
 	if err != nil {
-		return fmt.Errorf("patching the node: %w", err)
+		return fmt.Errorf("patching the simulated Node: %w", err)
 	}
 	node := &corev1.Node{}
 	if err := json.Unmarshal(after, node); err != nil {
-		return fmt.Errorf("reading the patched node: %w", err)
+		return fmt.Errorf("decoding the patched simulated Node: %w", err)
 	}
 	node.ResourceVersion = c.add(change{}) // Nobody watches the Node.
 	c.node = node

@@ -75,7 +75,7 @@ func (m Metadata) Account(ctx context.Context) (aws.Config, error) {
 	}
 	region, err := m.Line(ctx, "placement/region")
 	if err != nil {
-		return aws.Config{}, fmt.Errorf("asking the metadata service for the region: %w", err)
+		return aws.Config{}, fmt.Errorf("asking the metadata service for the instance's region: %w", err)
 	}
 	cfg := aws.Config{
 		Region: region, Credentials: Credentials(m), HTTPClient: Unhurried(newHTTPClient(roots)),

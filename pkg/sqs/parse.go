@@ -167,7 +167,7 @@ func Parse(body, account string, sent time.Time) (Notice, error) {
 	from := cmp.Or(m.Account, m.AccountID) // "" if the message does not name its account
 	switch {
 	case !found && kind == "" && m.Event == "":
-		return Notice{}, errors.New("it is neither an event of EventBridge nor a lifecycle action of Auto Scaling")
+		return Notice{}, errors.New("the message is neither an EventBridge event nor an Auto Scaling lifecycle action")
 	case !found: // EventBridge's rule sends more than nth-queue needs, or Auto Scaling reports what it does not wait for.
 		return Notice{}, notOurs("nth-queue does not act on events of the type %s", shown(cmp.Or(kind, m.Event)))
 	case account != "" && from != "" && from != account:
@@ -190,10 +190,10 @@ func Parse(body, account string, sent time.Time) (Notice, error) {
 // unmarshal decodes a message, or the fields in it, into the struct that into points to.
 func unmarshal(body []byte, into any) error {
 	if len(body) > maxBody {
-		return fmt.Errorf("the body has %d bytes; nth-queue reads at most %d", len(body), maxBody)
+		return fmt.Errorf("the message's body has %d bytes; nth-queue reads at most %d", len(body), maxBody)
 	}
 	if err := json.Unmarshal(body, into); err != nil {
-		return fmt.Errorf("the body is not a JSON object of the expected form: %s", text.Visible(err.Error(), maxShown))
+		return fmt.Errorf("the message's body is not a JSON object of the expected form: %s", text.Visible(err.Error(), maxShown))
 	}
 	return nil
 }

@@ -111,7 +111,7 @@ func (s *service) inVPC(ctx context.Context, sdk *elasticloadbalancingv2.Client)
 		vpc, err = s.opts.Metadata.Line(ctx, "network/interfaces/macs/"+mac+"/vpc-id")
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("asking the metadata service for the VPC: %w", err)
+		return nil, fmt.Errorf("asking the metadata service for the instance's VPC: %w", err)
 	}
 	for pages := elasticloadbalancingv2.NewDescribeTargetGroupsPaginator(sdk, &elasticloadbalancingv2.DescribeTargetGroupsInput{}); pages.HasMorePages(); {
 		page, err := pages.NextPage(ctx)
@@ -126,7 +126,7 @@ func (s *service) inVPC(ctx context.Context, sdk *elasticloadbalancingv2.Client)
 		}
 	}
 	if len(arns) > mostGroups { // The operator has to name groups.
-		return nil, fmt.Errorf("there are %d target groups in the VPC, %w", len(arns), errMany)
+		return nil, fmt.Errorf("the instance's VPC has %d target groups, %w", len(arns), errMany)
 	}
 	return arns, nil
 }

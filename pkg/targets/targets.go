@@ -109,9 +109,9 @@ func (s *service) judge(labeled, isLate bool) (left string, stuck error) {
 	case left == "" || draining:
 		return left, nil
 	case !labeled:
-		return left, fmt.Errorf("%s, and no controller will deregister it: the node lacks the label node.kubernetes.io/exclude-from-external-load-balancers", left)
+		return left, fmt.Errorf("%s, and no controller will deregister the node from its target groups: it lacks the label node.kubernetes.io/exclude-from-external-load-balancers", left)
 	case isLate:
-		return left, fmt.Errorf("%s, and no controller has begun to deregister it within %s", left, starting)
+		return left, fmt.Errorf("%s, and no controller has begun to deregister the node from its target groups within %s", left, starting)
 	}
 	return left, nil // A controller may still begin.
 }

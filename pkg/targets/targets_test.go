@@ -139,10 +139,10 @@ func TestWait_EndsWhenAndWhy(t *testing.T) {
 		}},
 		"no controller deregisters": {
 			prepare: func(r *rig) { r.web(0) }, took: time.Minute, reports: []string{healthy},
-			why: healthy + ", and no controller has begun to deregister it within 1m0s",
+			why: healthy + ", and no controller has begun to deregister the node from its target groups within 1m0s",
 		},
 		"nobody is to deregister": {
-			prepare: func(r *rig) { r.web(0) }, unlabeled: true, why: healthy + ", and no controller will deregister it: the node lacks the label node.kubernetes.io/exclude-from-external-load-balancers",
+			prepare: func(r *rig) { r.web(0) }, unlabeled: true, why: healthy + ", and no controller will deregister the node from its target groups: it lacks the label node.kubernetes.io/exclude-from-external-load-balancers",
 		},
 		"the machine is no target": {prepare: func(r *rig) {
 			r.elb.RemoveGroup(r.web(0))
@@ -163,7 +163,7 @@ func TestWait_EndsWhenAndWhy(t *testing.T) {
 				}
 				r.groups = []string{targets.All}
 			},
-			why: "there are 101 target groups in the VPC, too many to look at: name those of this node in load_balancers.target_groups",
+			why: "the instance's VPC has 101 target groups, too many to look at: name those of this node in load_balancers.target_groups",
 		},
 		"there is no role": {prepare: func(r *rig) { r.web(0); delete(r.metadata, "iam/security-credentials/") }, why: "the instance has no IAM role"},
 		"a group fails for a moment": {

@@ -31,7 +31,7 @@ func TestOutage_InMidDrainsIsWaitedFor(t *testing.T) {
 			second, id := s.add(t) // Its message has to wait, and does not get lost.
 			second.AddPods(t, "pod", 2)
 			s.Send(t, region.Spot(id))
-			consumer.WaitSays(t, "lost the Lease")
+			consumer.WaitSays(t, "lost the leader-election Lease")
 			way.Lift()
 
 			seen.Wait(t)
