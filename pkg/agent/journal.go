@@ -49,7 +49,7 @@ var messages = map[state.TransitionKind][]message{
 	state.CalledBack: {info(systemd.EventWithdrawn, "stopped the {action} for {kind}, because nth's plan for the event changed")},
 	state.Done:       {warn(systemd.Drained, "{drained}").when(actionIs(policy.Drain))},
 	state.RanOut: {
-		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}; nth does not continue it, because someone uncordoned the node").when(func(t state.Transition) bool { return t.Entry.Released() }),
+		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}; someone uncordoned the node, so nth leaves these pods").when(func(t state.Transition) bool { return t.Entry.Released() }),
 		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}; nth continues it while the machine runs"),
 	},
 	state.Failed: {failure(systemd.CordonFailed, "{error}; retrying")}, // The error says that it was cordoning or uncordoning.
@@ -95,8 +95,8 @@ var messages = map[state.TransitionKind][]message{
 	state.PodOverdue:       {warn(systemd.PodHeld, "{pod} is still terminating after its grace period; nth evicts system-*-critical pods without waiting for it")},
 	state.PodsLeftToReturn: {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; nth no longer evicts them")},
 	state.PodGone:          {info(systemd.PodGone, "{pod} is gone; pods still to go: {left} of {total}")},
-	state.Rebooting:        {warn(systemd.Rebooting, "{doing}starting the scheduled maintenance now, before its time: {reason}")},
-	state.RebootFailed:     {failure(systemd.Rebooting, "cannot start the scheduled maintenance early: {error}; EC2 will do it at the scheduled time")},
+	state.Rebooting:        {warn(systemd.Rebooting, "{doing}rebooting the machine now, before EC2 does: {reason}")},
+	state.RebootFailed:     {failure(systemd.Rebooting, "cannot reboot the machine before EC2 does: {error}; EC2 will do it at the scheduled time")},
 	state.VolumesInUse:     {info(systemd.PodGone, "waiting for volumes to be detached: {detail} left")},
 }
 

@@ -30,14 +30,14 @@ func reboots(r *rig, answer error) {
 }
 
 func TestReboot_IsRecordedAndRequestedOnce(t *testing.T) {
-	const rebooting = "warning: starting the scheduled maintenance now, before its time: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"
+	const rebooting = "warning: rebooting the machine now, before EC2 does: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"
 	type row struct {
 		answer error
 		said   []string
 	}
 	each(t, map[string]row{
 		"it takes place":    {nil, []string{rebooting}},
-		"logind refuses it": {errors.New("refused"), []string{rebooting, "error: cannot start the scheduled maintenance early: refused; EC2 will do it at the scheduled time"}},
+		"logind refuses it": {errors.New("refused"), []string{rebooting, "error: cannot reboot the machine before EC2 does: refused; EC2 will do it at the scheduled time"}},
 	}, func(r *rig, row row) {
 		reboots(r, row.answer)
 		r.run()
@@ -86,13 +86,13 @@ func TestReboot_IsNotRequested(t *testing.T) {
 	each(t, map[string]row{
 		"if the disk is full": {
 			func(r *rig) { r.record.err = errors.New("full") },
-			[]string{"error: cannot start the scheduled maintenance early: full; EC2 will do it at the scheduled time"},
+			[]string{"error: cannot reboot the machine before EC2 does: full; EC2 will do it at the scheduled time"},
 		},
 		"while the disk hangs": {func(r *rig) { r.record.hangs = time.Hour }, nil},
 		"if an operator uncordons the node before it is on record": {func(r *rig) { r.record.hangs = 5 * time.Second; reopen(r) }, nil},
 		"in a dry run": {
 			func(r *rig) { r.cfg.DryRun = true },
-			[]string{"warning: dry run: would be starting the scheduled maintenance now, before its time: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"},
+			[]string{"warning: dry run: would be rebooting the machine now, before EC2 does: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"},
 		},
 	}, func(r *rig, row row) {
 		reboots(r, nil)

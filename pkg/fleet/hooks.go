@@ -76,7 +76,7 @@ func (t *term) finish(inst *instance, h *hint, outcome event.Outcome) {
 		}
 		t.mu.Unlock()
 		if outcome == event.LeftAlone {
-			t.opts.Log.Infof("%s: the annotation "+drain.ActionAnnotation+" on the node of the instance %s forbids the drain; nth-queue does not complete the lifecycle hook %s of the Auto Scaling group %s, so that it times out",
+			t.opts.Log.Infof("%s: the annotation "+drain.ActionAnnotation+" on the node of the instance %s forbids the drain; nth-queue does not complete the lifecycle hook %q of the Auto Scaling group %q, so that it times out",
 				h.describe(), inst.id, h.Hook.Name, h.Hook.Group)
 		} else if t.opts.Hooks.Complete(t.ctx, h.action(), outcome) != nil {
 			return // The term has ended, and returnAll returns the messages.
@@ -116,7 +116,7 @@ func (t *term) awaitLaunch(inst *instance, h *hint) {
 	first := h.release == nil
 	t.mu.Unlock()
 	if first {
-		t.opts.Log.Infof("launch of instance %s: nth-queue sends heartbeats for the lifecycle hook %s of the Auto Scaling group %s until the node is Ready, for %s at most",
+		t.opts.Log.Infof("launch of instance %s: nth-queue sends heartbeats for the lifecycle hook %q of the Auto Scaling group %q until the node is Ready, for %s at most",
 			inst.id, h.Hook.Name, h.Hook.Group, launchTimeout)
 	}
 	t.hold(inst, h)

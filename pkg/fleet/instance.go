@@ -255,7 +255,7 @@ func (t *term) judgeWithoutNode(inst *instance, h *hint) time.Duration {
 	case time.Since(nodeless) < joinTime: // The instance may have a Node that the watch has not shown yet.
 		return max(joinTime-time.Since(nodeless), time.Second)
 	case isHere && groupWaits:
-		t.opts.Log.Infof("%s: the instance %s has no Node in this cluster; completing the lifecycle hook %s of the Auto Scaling group %s",
+		t.opts.Log.Infof("%s: the instance %s has no Node in this cluster; completing the lifecycle hook %q of the Auto Scaling group %q",
 			h.describe(), inst.id, h.Hook.Name, h.Hook.Group)
 		t.complete(inst, h, event.Drained)
 	case isHere && isUrgent(h.Event) && time.Now().Before(h.Event.Deadline): // The instance may still join the cluster before its deadline.
