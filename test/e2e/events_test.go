@@ -33,7 +33,7 @@ func reboot(in time.Duration) imdstest.MaintenanceEvent {
 func TestEvent_OfADryRunChangesNothing(t *testing.T) {
 	s := play(t, "dry_run = true\n"+rebalanceDrains)
 	s.imds.SetRebalance(time.Now())
-	s.nth.WaitSays(t, "would have been cordoned and drained of 1 pod")
+	s.nth.WaitSays(t, "would have drained the node: 1 pod evicted")
 	s.nth.WaitStatus(t, "(dry run)")
 	s.stopAfterLooks(t)
 	s.mustBeUntouched(t)

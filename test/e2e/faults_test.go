@@ -131,7 +131,7 @@ func TestDescriptors_NoneLeftIsShownAndSurvived(t *testing.T) {
 	}
 	limit(3)
 	s.imds.SetSpot("terminate", twoMinutes())
-	s.nth.WaitSays(t, "cannot check for spot-interruption events: reading \"spot/instance-action\": dial: socket: too many open files")
+	s.nth.WaitSays(t, "cannot check for spot-interruption events: reading metadata \"spot/instance-action\": dial: socket: too many open files")
 	s.nth.WaitSays(t, "cannot write the status file")
 	if shown := s.machine.Command(t, "status"); shown.Status == 0 {
 		t.Errorf("nth cannot look, and its status is\n%s", shown.Stdout)
