@@ -31,7 +31,6 @@ func Convert(manifest []byte, queue bool) (string, error) {
 	case queue:
 		name = "nth-queue"
 		// In queue mode, the handler behaves as if these were set.
-		s = maps.Clone(s)
 		s.assume("ENABLE_REBALANCE_DRAINING", "true")
 		s.assume("CHECK_TAG_BEFORE_DRAINING", cmp.Or(s.text("CHECK_ASG_TAG_BEFORE_DRAINING"), "true"))
 	}
