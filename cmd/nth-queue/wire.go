@@ -87,7 +87,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue]) error {
 		})
 		d.Service.Stopping()
 	}, append(notices.work(), reporter.run)...)
-	log.WithField(systemd.FieldMessageID, systemd.Stopping).Info("stopped receiving messages; SQS delivers the unfinished messages again")
+	log.WithField(systemd.FieldMessageID, systemd.Stopping).Info("stopped; SQS delivers the unfinished messages again")
 	return cmp.Or(err, d.Service.Err())
 }
 
@@ -177,7 +177,7 @@ func awsConfig(ctx context.Context, cfg config.Queue) (aws.Config, error) {
 	}
 	found, err := awsconfig.LoadDefaultConfig(ctx, options...)
 	if err != nil {
-		return aws.Config{}, fmt.Errorf("reading the AWS environment variables and ~/.aws: %w", err)
+		return aws.Config{}, fmt.Errorf("cannot read the AWS environment variables and ~/.aws: %w", err)
 	}
 	found.HTTPClient = role.Unhurried(found.HTTPClient)
 	return found, nil
@@ -215,7 +215,7 @@ func leaseOf(address, region string) string {
 func leaseIdentity() (string, error) {
 	host, err := os.Hostname()
 	if err != nil {
-		return "", fmt.Errorf("reading the host name, which nth-queue needs for its identity in the leader-election Lease: %w", err)
+		return "", fmt.Errorf("cannot read the host name, which nth-queue needs for its identity in the leader-election Lease: %w", err)
 	}
 	return host + "_" + strings.ToLower(rand.Text()[:8]), nil
 }

@@ -48,11 +48,11 @@ func unpermitted(err error) bool {
 func without(action string) string {
 	switch action {
 	case heartbeat:
-		return "the machine is held for one timeout of the hook only"
+		return "Auto Scaling waits only until the hook times out"
 	case complete:
 		return "the hook is left to its timeout"
 	default: // Without describeInstances or describeHooks, nth does not know the hooks.
-		return "the node is drained within its budget, and lifecycle hooks are left to their timeouts"
+		return "drains continue, and lifecycle hooks are left to their timeouts"
 	}
 }
 

@@ -91,12 +91,12 @@ func (r *reporter) say(what Outcome, format string, args ...any) {
 	r.report(HookReport{Outcome: what, Text: text})
 }
 
-// sayFailed reports an error: as Refused if a permission is missing, and otherwise as Trouble. doing begins the text, such as "completing …".
+// sayFailed reports an error: as Refused if a permission is missing, and otherwise as Trouble. doing says what has failed, such as "complete …".
 func (r *reporter) sayFailed(doing string, err error) {
 	if !unpermitted(err) {
-		r.say(Trouble, "%s: %s; Auto Scaling is asked again", doing, err)
+		r.say(Trouble, "cannot %s: %s; Auto Scaling is asked again", doing, err)
 		return
 	}
 	refused, _ := errors.AsType[role.RefusedError](err) // Without a role, it is zero: no action is named.
-	r.say(Refused, "%s: %s; %s (docs/lifecycle.md has the policy)", doing, err, without(refused.Action))
+	r.say(Refused, "cannot %s: %s; %s (docs/lifecycle.md has the policy)", doing, err, without(refused.Action))
 }

@@ -3,6 +3,7 @@ package asg
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -60,19 +61,19 @@ func choose(group string, all []hook, r rule) (chosen []hook, why string) {
 	}
 	switch {
 	case len(hooks) == 0:
-		return nil, fmt.Sprintf("the Auto Scaling group %s has no lifecycle hook for %s: nothing holds the machine", group, r.kind)
+		return nil, fmt.Sprintf("the Auto Scaling group %q has no lifecycle hook for %s: it does not wait for nth", group, r.kind)
 	case len(chosen) == 0:
-		return nil, fmt.Sprintf("the Auto Scaling group %s has lifecycle hooks for %s that may be those of other programs: %s; none is completed unless %s names it",
+		return nil, fmt.Sprintf("the Auto Scaling group %q has lifecycle hooks for %s that may be those of other programs: %s; nth completes only those that %s names",
 			group, r.kind, names(hooks), r.setting)
 	}
-	return chosen, fmt.Sprintf("nth holds and completes the lifecycle hook %s for %s of the Auto Scaling group %s", names(chosen), r.kind, group)
+	return chosen, fmt.Sprintf("nth sends heartbeats for the lifecycle hook %s for %s of the Auto Scaling group %q, then completes it", names(chosen), r.kind, group)
 }
 
 // names returns the names of hooks for a message.
 func names(hooks []hook) string {
 	list := make([]string, len(hooks))
 	for i, h := range hooks {
-		list[i] = h.name
+		list[i] = strconv.Quote(h.name)
 	}
 	return strings.Join(list, ", ")
 }

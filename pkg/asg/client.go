@@ -30,7 +30,7 @@ type Action struct {
 
 // String names the action in messages.
 func (a Action) String() string {
-	return fmt.Sprintf("the lifecycle hook %s of the Auto Scaling group %s, for %s", a.Hook, a.Group, a.Instance)
+	return fmt.Sprintf("the lifecycle hook %q of the Auto Scaling group %q, for %s", a.Hook, a.Group, a.Instance)
 }
 
 // token returns Token as the SDK takes it; nil if Token is empty.
@@ -115,7 +115,7 @@ func (c *HookClient) find(ctx context.Context, a Action) (h hook, chosen bool, e
 	hooks, why, err := c.choose(ctx, a.Group, a.Launch)
 	if err != nil {
 		if ctx.Err() == nil {
-			c.sayFailed("asking for the lifecycle hooks of the Auto Scaling group "+a.Group, err)
+			c.sayFailed("list the lifecycle hooks of the Auto Scaling group "+a.Group, err)
 		}
 		return h, false, err
 	}
@@ -166,10 +166,10 @@ func (c *HookClient) Hold(ctx context.Context, a Action) {
 		case ctx.Err() != nil:
 			return
 		case errors.Is(err, errNoAction):
-			c.say(Completed, "Auto Scaling no longer waits for %s", a)
+			c.say(Completed, "Auto Scaling no longer waits for %s; nothing is left to complete", a)
 			return
 		case err != nil:
-			c.sayFailed("holding the machine by "+a.String(), err)
+			c.sayFailed("send a heartbeat for "+a.String(), err)
 			failures++
 			wait = min(wait, role.Pause(failures, firstPause, longestPause))
 		default:
@@ -206,10 +206,10 @@ func (c *HookClient) Complete(ctx context.Context, a Action, outcome event.Outco
 			c.say(Completed, "completed %s with %s", a, strings.ToUpper(string(result)))
 			return nil
 		case errors.Is(err, errNoAction):
-			c.say(Completed, "Auto Scaling no longer waits for %s", a)
+			c.say(Completed, "Auto Scaling no longer waits for %s; nothing is left to complete", a)
 			return nil
 		case chosen && ctx.Err() == nil: // If the hook is not chosen, the error is find's, which has reported it.
-			c.sayFailed("completing "+a.String(), err)
+			c.sayFailed("complete "+a.String(), err)
 		}
 		if unpermitted(err) || time.Since(began) > longestWait {
 			return nil // The hook is left to its timeout.

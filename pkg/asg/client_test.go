@@ -49,12 +49,12 @@ func TestHookClient_HoldsAndCompletesOnlyOurHooks(t *testing.T) {
 		reports string
 	}
 	each(t, map[string]row{
-		"the only one":  {hooks: one(hook), ours: []string{"drain"}, reports: "completes the lifecycle hook drain for"},
-		"a launch hook": {hooks: []asgtest.Hook{hook, bake}, launch: true, ours: []string{"bake"}, reports: "completes the lifecycle hook bake for"},
-		"several":       {hooks: []asgtest.Hook{hook, logs}, reports: "other programs: drain, logs; none is completed unless events.asg-termination.hooks"},
+		"the only one":  {hooks: one(hook), ours: []string{"drain"}, reports: "for the lifecycle hook \"drain\" for"},
+		"a launch hook": {hooks: []asgtest.Hook{hook, bake}, launch: true, ours: []string{"bake"}, reports: "for the lifecycle hook \"bake\" for"},
+		"several":       {hooks: []asgtest.Hook{hook, logs}, reports: "nth completes only those that events.asg-termination.hooks"},
 		"several launch hooks": {
 			hooks: []asgtest.Hook{bake, {Name: "warm", Transition: asgtest.Launching, HeartbeatTimeout: 5 * time.Minute}}, launch: true,
-			reports: "other programs: bake, warm; none is completed unless fleet.launch_hooks",
+			reports: "nth completes only those that fleet.launch_hooks",
 		},
 		"one of several is named":        {hooks: []asgtest.Hook{hook, logs}, named: []string{"drain", "elsewhere"}, ours: []string{"drain"}},
 		"one launch hook is named":       {hooks: []asgtest.Hook{bake, {Name: "warm", Transition: asgtest.Launching, HeartbeatTimeout: 5 * time.Minute}}, launch: true, named: []string{"warm"}, ours: []string{"warm"}},
@@ -302,9 +302,9 @@ func TestExplain_SaysWhetherTheGroupsHookIsOurs(t *testing.T) {
 			want     string
 			ours     bool
 		}{
-			{asg.Settings{}, false, "nth holds and completes the lifecycle hook drain", true},
-			{asg.Settings{Hooks: []string{"other"}}, false, "the Auto Scaling group workers has lifecycle hooks", false},
-			{asg.Settings{}, true, "the Auto Scaling group workers has no lifecycle hook for launches", false},
+			{asg.Settings{}, false, "nth sends heartbeats for the lifecycle hook \"drain\"", true},
+			{asg.Settings{Hooks: []string{"other"}}, false, "the Auto Scaling group \"workers\" has lifecycle hooks", false},
+			{asg.Settings{}, true, "the Auto Scaling group \"workers\" has no lifecycle hook for launches", false},
 		} {
 			found, ours, err := r.client(row.settings).Explain(r.t.Context(), group, row.launch)
 			if !strings.HasPrefix(found, row.want) || (found == "") != (row.want == "") || ours != row.ours || err != nil {

@@ -130,10 +130,10 @@ func (s shift) awaitHooks(ctx context.Context) (client *HookClient, actions []Ac
 		case ctx.Err() != nil:
 			return nil, nil
 		case err != nil:
-			s.sayFailed("looking for lifecycle hooks", err)
+			s.sayFailed("look for lifecycle hooks", err)
 		case at == past:
 			for _, a := range actions {
-				s.say(Completed, "Auto Scaling no longer waits for %s", a)
+				s.say(Completed, "Auto Scaling no longer waits for %s; nothing is left to complete", a)
 			}
 			return nil, nil
 		case at == waiting && len(actions) > 0:

@@ -87,7 +87,7 @@ func TestKeeper_AsksNothingOfAnInstanceThatWaitsNoMore(t *testing.T) {
 		if calls := r.aws.Calls(""); len(calls) > 4 {
 			r.t.Errorf("%d requests within two hours", len(calls))
 		}
-		r.wantReports(found, "completed: Auto Scaling no longer waits for the lifecycle hook drain of the Auto Scaling group workers, for i-0a1b2c3d4e5f60718")
+		r.wantReports(found, "completed: Auto Scaling no longer waits for the lifecycle hook \"drain\" of the Auto Scaling group \"workers\", for i-0a1b2c3d4e5f60718; nothing is left to complete")
 	})
 }
 
@@ -97,10 +97,10 @@ func TestKeeper_LeavesWhatIsNotOurs(t *testing.T) {
 		reports []string // Without one, nothing is asked.
 	}
 	each(t, map[string]row{
-		"the group has no hook":    {func(r *rig) { r.aws.AddGroup(group) }, []string{"found: the Auto Scaling group workers has no lifecycle hook for terminations"}},
-		"none of several is named": {func(r *rig) { r.aws.AddGroup(group, hook, asgtest.Hook{Name: "logs"}) }, []string{"found: the Auto Scaling group workers has lifecycle hooks for terminations that may be those of other programs: drain, logs"}},
+		"the group has no hook":    {func(r *rig) { r.aws.AddGroup(group) }, []string{"found: the Auto Scaling group \"workers\" has no lifecycle hook for terminations"}},
+		"none of several is named": {func(r *rig) { r.aws.AddGroup(group, hook, asgtest.Hook{Name: "logs"}) }, []string{"found: the Auto Scaling group \"workers\" has lifecycle hooks for terminations that may be those of other programs: \"drain\", \"logs\""}},
 		"it is in no group":        {func(r *rig) { r.metadata["instance-id"] = "i-0ffffffffffffffff" }, []string{"found: the instance is in no Auto Scaling group"}},
-		"the instance has no role": {func(r *rig) { delete(r.metadata, "iam/security-credentials/") }, []string{"refused: looking for lifecycle hooks: the instance has no IAM role; the node is drained within its budget"}},
+		"the instance has no role": {func(r *rig) { delete(r.metadata, "iam/security-credentials/") }, []string{"refused: cannot look for lifecycle hooks: the instance has no IAM role; drains continue"}},
 		"hooks are disabled":       {func(r *rig) { r.settings.Complete = false }, nil},
 	}, func(r *rig, row row) {
 		row.prepare(r)
@@ -165,9 +165,9 @@ func TestKeeper_EndsAtOnceDuringARequest(t *testing.T) {
 // Requests fail for a while, or are refused for good. Each is counted, and reported once.
 func TestKeeper_CopesWithWhatFails(t *testing.T) {
 	const (
-		looking    = "looking for lifecycle hooks: "
-		holding    = "holding the machine by the lifecycle hook drain of the Auto Scaling group workers, for i-0a1b2c3d4e5f60718: "
-		completing = "completing the lifecycle hook drain of the Auto Scaling group workers, for i-0a1b2c3d4e5f60718: "
+		looking    = "cannot look for lifecycle hooks: "
+		holding    = "cannot send a heartbeat for the lifecycle hook \"drain\" of the Auto Scaling group \"workers\", for i-0a1b2c3d4e5f60718: "
+		completing = "cannot complete the lifecycle hook \"drain\" of the Auto Scaling group \"workers\", for i-0a1b2c3d4e5f60718: "
 		refused    = "the IAM role does not allow autoscaling:"
 		instances  = "DescribeAutoScalingInstances"
 		beat       = "RecordLifecycleActionHeartbeat"
@@ -204,15 +204,15 @@ func TestKeeper_CopesWithWhatFails(t *testing.T) {
 		"the answer to the completion is lost": {
 			fails(asgtest.Fault{Action: complete, Times: 1, Status: 500, Code: "InternalFailure", After: true}),
 			"drain beaten at 0s 1m40s 3m20s, CONTINUE at 4m0s",
-			[]string{found, "trouble: " + completing, "completed: Auto Scaling no longer waits for the lifecycle hook drain of the Auto Scaling group workers, for i-0a1b2c3d4e5f60718"},
+			[]string{found, "trouble: " + completing, "completed: Auto Scaling no longer waits for the lifecycle hook \"drain\" of the Auto Scaling group \"workers\", for i-0a1b2c3d4e5f60718; nothing is left to complete"},
 		},
 		"the group may not be asked for": {
 			denied(instances), timedOut, []string{"refused: " + looking + refused + "DescribeAutoScalingInstances; " +
-				"the node is drained within its budget, and lifecycle hooks are left to their timeouts " + policy},
+				"drains continue, and lifecycle hooks are left to their timeouts " + policy},
 		},
 		"heartbeats are refused": {
 			denied(beat), "drain beaten at , CONTINUE at 4m0s",
-			[]string{found, "refused: " + holding + refused + "RecordLifecycleActionHeartbeat; the machine is held for one timeout of the hook only " + policy, completed},
+			[]string{found, "refused: " + holding + refused + "RecordLifecycleActionHeartbeat; Auto Scaling waits only until the hook times out " + policy, completed},
 		},
 		"completions are refused": {
 			denied(complete), "drain beaten at 0s 1m40s 3m20s, ABANDON at 8m20s, timed out", []string{
@@ -259,8 +259,8 @@ func (r *rig) wantCounted(counted map[string]int) {
 // The beginnings of what is reported in most tests.
 const (
 	policy    = "(docs/lifecycle.md has the policy)"
-	found     = "found: nth holds and completes the lifecycle hook drain for terminations of the Auto Scaling group workers"
-	completed = "completed: completed the lifecycle hook drain"
+	found     = "found: nth sends heartbeats for the lifecycle hook \"drain\" for terminations of the Auto Scaling group \"workers\", then completes it"
+	completed = "completed: completed the lifecycle hook \"drain\""
 )
 
 func one(h asgtest.Hook) []asgtest.Hook { return []asgtest.Hook{h} }

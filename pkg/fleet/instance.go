@@ -196,7 +196,7 @@ func (t *term) judgeInterruption(inst *instance, h *hint, on node) time.Duration
 	}
 	switch {
 	case over: // The cordon is taken back like that of any recorded event.
-		t.opts.Log.WithField(fieldNode, on.name).Infof("the instance %s is running again, so its %s (%s) is over", inst.id, h.describe(), h.Event.Code)
+		t.opts.Log.WithField(fieldNode, on.name).Infof("the instance %s is running again, so its %s (%s) is over; nth-queue lifts any cordon for it", inst.id, h.describe(), h.Event.Code)
 		t.done(inst, h)
 	case !accepted && again == 0: // With another value of again, EC2 has to be asked once more.
 		t.mu.Lock()
@@ -261,7 +261,7 @@ func (t *term) judgeWithoutNode(inst *instance, h *hint) time.Duration {
 	case isHere && isUrgent(h.Event) && time.Now().Before(h.Event.Deadline): // The instance may still join the cluster before its deadline.
 		return askPause
 	default:
-		t.opts.Log.Infof("%s: the instance %s has no Node in this cluster; nothing to drain", h.describe(), inst.id)
+		t.opts.Log.Infof("%s: the instance %s has no Node in this cluster; nth-queue does nothing for it", h.describe(), inst.id)
 		t.done(inst, h)
 	}
 	return 0

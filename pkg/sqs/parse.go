@@ -152,7 +152,7 @@ func Parse(body, account string, sent time.Time) (Notice, error) {
 	}
 	if m.TopicARN != "" { // SNS sends the message inside one of its own.
 		if m.Type != "" && m.Type != "Notification" {
-			return Notice{}, notOurs("SNS writes about its subscription: %s", shown(m.Type))
+			return Notice{}, notOurs("it is SNS's %s, and nth-queue neither confirms nor ends subscriptions", shown(m.Type))
 		}
 		body, m.envelope = m.Message, envelope{}
 		if err := unmarshal([]byte(body), &m.envelope); err != nil {
