@@ -34,7 +34,7 @@ func TestRehearse_NeedsNoRightsAndFitsATerminal(t *testing.T) {
 	}
 	for _, line := range []string{
 		`draining the node: EC2 will terminate this spot instance at`, `cordoned the node in`, `! disruption budget web blocks the eviction of default/web-\d;`,
-		`evicted default/deaf-1`, `kube-system/coredns-1 is gone; pods still to go: 0 of 6`, `drained the node: 6 pods evicted, 0 deleted, 1 kept`,
+		`evicted default/deaf-1`, `kube-system/coredns-1 is gone; pods still to go: 0 of 6`, `drained the node: 6 pods evicted, 0 deleted, 1 exempt`,
 	} {
 		if !regexp.MustCompile(line).MatchString(said) {
 			t.Errorf("nothing is said that matches %q:\n%s", line, said)

@@ -138,7 +138,7 @@ func TestReporting_FaultsDoNotKeepNthFromWorking(t *testing.T) {
 			t.Errorf("%q was logged %d times", want, n)
 		}
 	}
-	if n := strings.Count(start, "invalid setting: "); n != len(degraded) {
+	if n := strings.Count(start, "ignoring an invalid setting: "); n != len(degraded) {
 		t.Errorf("%d faults are logged, want %d:\n%s", n, len(degraded), start)
 	}
 }

@@ -70,7 +70,7 @@ func newShutdown(cfg config.Config, stopLimit time.Duration, bootID string, log 
 			report(err)
 			switch {
 			case err != nil:
-				log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).Infof("cannot watch logind for shutdowns: %s; nth might not drain the node before a shutdown; retrying", err)
+				log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).Warnf("cannot watch logind for shutdowns: %s; nth might not drain the node before a shutdown; retrying", err)
 			case delay < dropInDelay:
 				s.startLog().Warn(tooShort(delay))
 			default:
@@ -113,14 +113,14 @@ func (s *shutdown) reportPowerKey(held bool, why string) {
 	if !s.seesKey {
 		return
 	}
-	then := "logind announces a shutdown to nth and the kubelet at the same time"
+	level, then := logrus.InfoLevel, "logind announces a shutdown, and the kubelet may end pods before nth can evict them"
 	switch {
 	case held:
 		then = fmt.Sprintf("nth drains the node for up to %s, then powers the machine off", logind.PowerOffGrant)
 	case why != "":
-		then += fmt.Sprintf(", because nth cannot handle the button: %s; retrying", why)
+		level, then = logrus.WarnLevel, fmt.Sprintf("logind handles it, and nth may not finish the drain: %s; retrying", why)
 	}
-	s.startLog().Infof("when EC2 presses the power button to stop the instance, %s", then)
+	s.startLog().Logf(level, "when EC2 presses the power button to stop the instance, %s", then)
 	kubelets, err := identity.ReadGracefulShutdown("")
 	if err == nil && kubelets.Period > 0 {
 		s.startLog().Info(kubeletsPart(kubelets))
@@ -129,13 +129,13 @@ func (s *shutdown) reportPowerKey(held bool, why string) {
 
 // kubeletsPart says what the kubelet's graceful shutdown does to pods when logind announces a shutdown to it and to nth at once.
 func kubeletsPart(k identity.GracefulShutdown) string {
-	return fmt.Sprintf("at a shutdown that logind announces, such as a reboot, the kubelet ends all pods at the same time as "+
-		"nth, ignores disruption budgets, and gives pods no more than %s, the last %s of it to critical ones alone", k.Period, k.Critical)
+	return fmt.Sprintf("at a shutdown that logind announces, such as a reboot, the kubelet does not wait for nth: it ignores disruption budgets, "+
+		"and ends pods within %s, and critical ones within %s", k.Period-k.Critical, k.Period)
 }
 
 // cannotPowerOff logs an error in powering the machine off, unless the error before was the same. It implements logind.KeyOptions.Trouble.
 func (s *shutdown) cannotPowerOff(drained bool, err error) {
-	text := fmt.Sprintf("cannot schedule the power-off with logind, for the case that nth ends during the drain: %s; the drain continues, retrying", err)
+	text := fmt.Sprintf("cannot schedule a fallback power-off with logind: %s; the drain continues, but if nth ends, the machine may stay on until EC2 cuts the power; retrying", err)
 	if drained {
 		text = fmt.Sprintf("cannot power the machine off: %s; retrying", err)
 	}

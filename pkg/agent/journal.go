@@ -41,12 +41,12 @@ var messages = map[state.TransitionKind][]message{
 	state.Announced:  {warn(systemd.EventSeen, "event {kind} announced: {plan}")},
 	state.Changed:    {info(systemd.EventSeen, "event {kind} changed: {plan}")},
 	state.Missed:     {info(systemd.EventWithdrawn, "event {kind} is no longer announced; nth keeps any cordon until this is certain")},
-	state.ClosedWith: {info(systemd.EventWithdrawn, "event {kind} closed: {ending}; nth keeps no cordon on the node for it")},
+	state.ClosedWith: {info(systemd.EventWithdrawn, "event {kind} closed: {ending}; nth has no cordon on the node for it, and does nothing more")},
 	state.Begun: {
 		warn(systemd.DrainStarted, "{doing}draining the node: {reason} ({time})").when(isDraining),
 		info(systemd.EventWithdrawn, "{doing}uncordoning the node: {reason}").when(actionIs(policy.Uncordon)),
 	},
-	state.CalledBack: {info(systemd.EventWithdrawn, "stopped the {action} for {kind}, because nth's plan for the event changed")},
+	state.CalledBack: {info(systemd.EventWithdrawn, "stopped the {action} for {kind} before it was done, because nth's plan for the event changed")},
 	state.Done:       {warn(systemd.Drained, "{drained}").when(actionIs(policy.Drain))},
 	state.RanOut: {
 		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}; someone uncordoned the node, so nth leaves these pods").when(func(t state.Transition) bool { return t.Entry.Released() }),
@@ -64,7 +64,7 @@ var messages = map[state.TransitionKind][]message{
 		info(systemd.CordonLifted, "someone uncordoned the node; nth will not cordon it again for this event until a reboot"),
 	},
 	state.NodeOptedOut: {
-		info(systemd.DrainLeft, "annotation "+drain.ActionAnnotation+" forbids cordoning; nth neither cordons nor drains the node"),
+		info(systemd.DrainLeft, "annotation "+drain.ActionAnnotation+" forbids cordoning; nth neither cordons nor drains the node until the annotation is removed"),
 	},
 	state.NodeMissing:      {info(systemd.DrainStarted, "the Node does not exist: {detail}; nth will cordon it once the kubelet registers it")},
 	state.NodeExcluded:     {info(systemd.Cordoned, "added the label "+drain.ExcludeLabel+" to the node, so that load balancers deregister it")},
@@ -92,11 +92,11 @@ var messages = map[state.TransitionKind][]message{
 		info(systemd.PodHeld, "disruption budget {detail} blocks the eviction of {pod}; retrying"),
 	},
 	state.PodRefused:       {warn(systemd.PodHeld, "{detail}; retrying")},
-	state.PodOverdue:       {warn(systemd.PodHeld, "{pod} is still terminating after its grace period; nth evicts system-*-critical pods without waiting for it")},
+	state.PodOverdue:       {warn(systemd.PodHeld, "{pod} is still terminating after its grace period; nth no longer waits for it before it evicts system-critical pods")},
 	state.PodsLeftToReturn: {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; nth no longer evicts them")},
 	state.PodGone:          {info(systemd.PodGone, "{pod} is gone; pods still to go: {left} of {total}")},
-	state.Rebooting:        {warn(systemd.Rebooting, "{doing}rebooting the machine now, before EC2 does: {reason}")},
-	state.RebootFailed:     {failure(systemd.Rebooting, "cannot reboot the machine before EC2 does: {error}; EC2 will do it at the scheduled time")},
+	state.Rebooting:        {warn(systemd.Rebooting, "{doing}starting the maintenance now, before EC2 does: {reason}")},
+	state.RebootFailed:     {failure(systemd.Rebooting, "cannot start the maintenance before EC2 does: {error}; nth leaves it to EC2")},
 	state.VolumesInUse:     {info(systemd.PodGone, "waiting for volumes to be detached: {detail} left")},
 }
 
@@ -194,9 +194,9 @@ func (a *Agent) drained(t state.Transition) string {
 		r = &state.Result{}
 	}
 	if a.cfg.DryRun {
-		return a.would(fmt.Sprintf("drained the node: %s evicted, %d kept", text.Pods(r.Evicted), r.Skipped))
+		return a.would(fmt.Sprintf("drained the node: %s evicted, %d exempt (such as DaemonSet pods)", text.Pods(r.Evicted), r.Skipped))
 	}
-	said := fmt.Sprintf("drained the node: %s evicted, %d deleted, %d kept", text.Pods(r.Evicted), r.Deleted, r.Skipped)
+	said := fmt.Sprintf("drained the node: %s evicted, %d deleted, %d exempt (such as DaemonSet pods)", text.Pods(r.Evicted), r.Deleted, r.Skipped)
 	if !t.Deadline.IsZero() {
 		left := t.Deadline.Sub(t.At).Seconds()
 		if left < 0 {
@@ -206,7 +206,7 @@ func (a *Agent) drained(t state.Transition) string {
 		}
 	}
 	if t.Outcome == state.NodeGone {
-		said += "; the Node no longer exists"
+		said += "; the Node no longer exists, so nothing is left to drain"
 	}
 	return said
 }
@@ -215,7 +215,7 @@ func (a *Agent) drained(t state.Transition) string {
 func incomplete(t state.Transition) string {
 	r := t.Entry.Result
 	if r == nil { // No guard has worked for the event.
-		return "nth could not evict pods, and does not know which are left"
+		return "nth has evicted no pods, and does not know which are left"
 	}
 	left := slices.Clone(r.Left)
 	for i, pod := range left {

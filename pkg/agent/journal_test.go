@@ -34,7 +34,7 @@ func TestJournal_WhatAGuardReports(t *testing.T) {
 		"a pod is deleted":      {pod(state.PodDeleted, ""), systemd.PodDeleted, []string{"warning: deleted default/web, ignoring disruption budgets: it would not have terminated before the deadline"}},
 		"its grace is cut":      {pod(state.PodDeleted, "8 s of 30 s"), systemd.PodDeleted, []string{"warning: deleted default/web, ignoring disruption budgets: it would not have terminated before the deadline; 8 s of 30 s"}},
 		"an evicted pod's is":   {pod(state.PodEvicted, "8 s of 30 s"), systemd.PodEvicted, []string{"warning: evicted default/web; 8 s of 30 s"}},
-		"a pod is overdue":      {pod(state.PodOverdue, "still ending"), systemd.PodHeld, []string{"warning: default/web is still terminating after its grace period; nth evicts system-*-critical pods without waiting for it"}},
+		"a pod is overdue":      {pod(state.PodOverdue, "still ending"), systemd.PodHeld, []string{"warning: default/web is still terminating after its grace period; nth no longer waits for it before it evicts system-critical pods"}},
 		"a pod is refused":      {pod(state.PodRefused, "no"), systemd.PodHeld, []string{"warning: cannot evict default/web: no; retrying"}},
 		"a pod is gone":         {pod(state.PodGone, ""), systemd.PodGone, []string{"info: default/web is gone; pods still to go: 1 of 2"}},
 		"pods cannot be listed": {node(state.PodRefused, "the pods cannot be listed"), systemd.PodHeld, []string{"warning: the pods cannot be listed; retrying"}},
@@ -114,19 +114,19 @@ func TestJournal_HowADrainEnds(t *testing.T) {
 		"without a cordon":           {drain.Result{Deleted: 1, Left: []string{"default/web"}}, 0, "0 pods evicted, 1 deleted, pods left: default/web"},
 		"after the deadline": {
 			drain.Result{Cordon: drain.CordonSet, Evicted: 1}, 150 * time.Second,
-			"drained the node: 1 pod evicted, 0 deleted, 0 kept; 30 s after the deadline",
+			"drained the node: 1 pod evicted, 0 deleted, 0 exempt (such as DaemonSet pods); 30 s after the deadline",
 		},
 		"at the deadline": {
 			drain.Result{Cordon: drain.CordonSet, Evicted: 1}, 2 * time.Minute,
-			"drained the node: 1 pod evicted, 0 deleted, 0 kept; 0 s before the deadline",
+			"drained the node: 1 pod evicted, 0 deleted, 0 exempt (such as DaemonSet pods); 0 s before the deadline",
 		},
 		"the Node was deleted after as many evictions as deletions": {
 			drain.Result{NodeGone: true, Evicted: 1, Deleted: 1}, time.Minute,
-			"drained the node: 1 pod evicted, 1 deleted, 0 kept; 60 s before the deadline; the Node no longer exists",
+			"drained the node: 1 pod evicted, 1 deleted, 0 exempt (such as DaemonSet pods); 60 s before the deadline; the Node no longer exists, so nothing is left to drain",
 		},
 		"the Node was deleted meanwhile": {
 			drain.Result{NodeGone: true, Evicted: 3}, time.Minute,
-			"drained the node: 3 pods evicted, 0 deleted, 0 kept; 60 s before the deadline; the Node no longer exists",
+			"drained the node: 3 pods evicted, 0 deleted, 0 exempt (such as DaemonSet pods); 60 s before the deadline; the Node no longer exists, so nothing is left to drain",
 		},
 	}, func(r *rig, row row) {
 		r.node.toGuard(func(_ context.Context, g *guard) {
@@ -169,7 +169,7 @@ func TestJournal_ADryRunNeverSaysThatSomethingWasDone(t *testing.T) {
 			systemd.Started:      {"info: watching for interruptions, as a dry run: nothing will be cordoned or evicted"},
 			systemd.DrainStarted: {"warning: dry run: would be draining the node: EC2 has scheduled instance-stop at 01:00:00 UTC on 1 Jan 2000 (3600 s left)"},
 			systemd.PodEvicted:   {"info: dry run: would have evicted default/web-1"},
-			systemd.Drained:      {"warning: dry run: would have drained the node: 1 pod evicted, 2 kept"},
+			systemd.Drained:      {"warning: dry run: would have drained the node: 1 pod evicted, 2 exempt (such as DaemonSet pods)"},
 			systemd.Uncordoned:   {"info: dry run: would have uncordoned the node: the event was withdrawn"},
 		} {
 			r.wantSaid(id, want...)

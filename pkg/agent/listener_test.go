@@ -41,7 +41,7 @@ func TestListener_ADrainFromNoticeToEnd(t *testing.T) {
 			"pod-gone a drain after 1s default/web (u1) 0 of 1", "done a drain after 1s")
 		r.pass(time.Minute)
 		r.wantHeard("pod-evicted a drain after 5s default/web (u1) 1 of 1", "pod-gone a drain after 5s default/web (u1) 0 of 1")
-		r.wantSaid(systemd.Drained, "warning: drained the node: 0 pods evicted, 0 deleted, 0 kept; 119 s before the deadline")
+		r.wantSaid(systemd.Drained, "warning: drained the node: 0 pods evicted, 0 deleted, 0 exempt (such as DaemonSet pods); 119 s before the deadline")
 		r.announce()
 		r.pass(time.Minute)
 		r.wantHeard("missed a", "begun a uncordon after 0s", "done a uncordon after 0s")

@@ -128,7 +128,7 @@ func TestOptedOut_IsDrainedWhenItIsNoLonger(t *testing.T) {
 		r.announce(terminated("a"))
 		r.pass(time.Minute - 2*time.Second)
 		r.compare("what the outcomes became", outcomes, []string{"", "left-alone"})
-		r.wantStatus("watching node node-a: the Auto Scaling group takes this instance out of service (Terminated); the node is left alone because of its annotation")
+		r.wantStatus("watching node node-a: the Auto Scaling group takes this instance out of service (target state Terminated); the node is left alone because of its annotation")
 		if e := r.entry("a"); !e.LeftAlone || e.Phase != state.Draining || e.Result != nil {
 			t.Errorf("the entry is %+v", e)
 		}

@@ -30,14 +30,14 @@ func reboots(r *rig, answer error) {
 }
 
 func TestReboot_IsRecordedAndRequestedOnce(t *testing.T) {
-	const rebooting = "warning: rebooting the machine now, before EC2 does: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"
+	const rebooting = "warning: starting the maintenance now, before EC2 does: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"
 	type row struct {
 		answer error
 		said   []string
 	}
 	each(t, map[string]row{
 		"it takes place":    {nil, []string{rebooting}},
-		"logind refuses it": {errors.New("refused"), []string{rebooting, "error: cannot reboot the machine before EC2 does: refused; EC2 will do it at the scheduled time"}},
+		"logind refuses it": {errors.New("refused"), []string{rebooting, "error: cannot start the maintenance before EC2 does: refused; nth leaves it to EC2"}},
 	}, func(r *rig, row row) {
 		reboots(r, row.answer)
 		r.run()
@@ -86,13 +86,13 @@ func TestReboot_IsNotRequested(t *testing.T) {
 	each(t, map[string]row{
 		"if the disk is full": {
 			func(r *rig) { r.record.err = errors.New("full") },
-			[]string{"error: cannot reboot the machine before EC2 does: full; EC2 will do it at the scheduled time"},
+			[]string{"error: cannot start the maintenance before EC2 does: full; nth leaves it to EC2"},
 		},
 		"while the disk hangs": {func(r *rig) { r.record.hangs = time.Hour }, nil},
 		"if an operator uncordons the node before it is on record": {func(r *rig) { r.record.hangs = 5 * time.Second; reopen(r) }, nil},
 		"in a dry run": {
 			func(r *rig) { r.cfg.DryRun = true },
-			[]string{"warning: dry run: would be rebooting the machine now, before EC2 does: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"},
+			[]string{"warning: dry run: would be starting the maintenance now, before EC2 does: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"},
 		},
 	}, func(r *rig, row row) {
 		reboots(r, nil)
@@ -174,7 +174,7 @@ func TestReboot_LeavesTheRestToEC2(t *testing.T) {
 		r.wantTape()
 		r.announce(r.rebooting("a", time.Hour))
 		r.wantTape("put a undoing", "uncordon", "uncordon ended", "put a seen")
-		r.wantSaid(systemd.Uncordoned, "info: uncordoned the node: the maintenance is not over; EC2 does it at the scheduled time")
+		r.wantSaid(systemd.Uncordoned, "info: uncordoned the node: the maintenance was not done early; EC2 will do it at the scheduled time")
 		r.pass(50 * time.Minute)
 		r.wantTape("put a draining", "guard for a: drain, soft in 10m0s", "put a drained")
 	})

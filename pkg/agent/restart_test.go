@@ -61,7 +61,7 @@ func TestRestart_WhatRanOutOfTimeWhileNthWasStopped(t *testing.T) {
 		r.restart(func() { r.pass(2 * time.Minute) })
 		r.wantTape("put a incomplete", "guard for a: drain, hard in -1m0s")
 		r.wantSaid(systemd.DrainIncomplete,
-			"error: the drain ran out of time: nth could not evict pods, and does not know which are left; nth continues it while the machine runs")
+			"error: the drain ran out of time: nth has evicted no pods, and does not know which are left; nth continues it while the machine runs")
 	})
 }
 
@@ -161,7 +161,7 @@ func TestClaim_IsAdopted(t *testing.T) {
 		r.wantSaid(systemd.Cordoned)
 		r.pass(1) // It is read again every five seconds.
 		r.wantTape("put a cordoned")
-		r.wantSaid(systemd.Cordoned, "warning: found a cordon that nth set and has no record of; nth will remove it unless spot-interruption is announced again")
+		r.wantSaid(systemd.Cordoned, "warning: found a cordon of nth's that is not in its state record; nth will remove it unless spot-interruption is announced again")
 		if e := r.entry("a"); !e.OnNode || e.BootID != "boot-0" || !e.FirstSeen.Equal(r.in(-time.Hour)) || !e.CordonedAt.Equal(r.in(-time.Hour)) {
 			r.t.Errorf("the entry is %+v", e)
 		}

@@ -119,7 +119,7 @@ func TestStatus_OtherWorkAndWhyItFails(t *testing.T) {
 			r.run()
 			r.trouble(event.ASGTermination, "status 403")
 			r.wantTape()
-		}, "watching node node-a: the Auto Scaling group takes this instance out of service (Terminated); plan: drain now; cannot check for asg-termination events since 00:00:00"},
+		}, "watching node node-a: the Auto Scaling group takes this instance out of service (target state Terminated); plan: drain now; cannot check for asg-termination events since 00:00:00"},
 		"it ran out of time, and another event cordons it": {func(ctx context.Context, g *guard) {
 			g.close()
 			g.say(drain.Progress{Kind: state.PodHeld, Pod: "default/web-1", Detail: "default/web", Total: 2, Left: 1})

@@ -377,9 +377,9 @@ func (a *Agent) adoptClaim(claim drain.Claim) {
 	a.put(e)
 	what, end := "cordon", fmt.Sprintf("unless %s is announced again", e.Event.Kind)
 	if claim.Event == drain.OnlyLabel {
-		what, end = "label "+drain.ExcludeLabel, "soon"
+		what, end = "label "+drain.ExcludeLabel, "unless an event needs it"
 	}
-	a.logger(systemd.Cordoned, e).Warnf("found a %s that nth set and has no record of; nth will remove it %s", what, end)
+	a.logger(systemd.Cordoned, e).Warnf("found a %s of nth's that is not in its state record; nth will remove it %s", what, end)
 }
 
 // noteLostReboots records for events of a claim, which was written at since, that nth may have requested the reboot. It does so if the record was lost:

@@ -304,7 +304,7 @@ func (d *DryRun) dryLook(ctx context.Context, goal Goal) (dryLook, error) {
 		}, nil
 	}
 	if err != nil {
-		return dryLook{}, fmt.Errorf("reading node %q: %w", d.name, err)
+		return dryLook{}, fmt.Errorf("cannot read node %q: %w", d.name, err)
 	}
 	v := d.viewOf(node, goal, memory{})                                                          // A dry run does not compare with earlier looks.
 	ours, uncordoned := v.cordon == CordonNone || v.cordon == CordonKept, v.cordon == Uncordoned // CordonNone: a real guard would cordon it.

@@ -423,7 +423,7 @@ func (n *Node) uncordon(ctx context.Context, booted Booted, write bool) (result 
 		return err
 	})
 	if err != nil {
-		return "", fmt.Errorf("uncordoning node %q: %w", n.name, err)
+		return "", fmt.Errorf("cannot uncordon node %q: %w", n.name, err)
 	}
 	return result, nil
 }

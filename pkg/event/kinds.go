@@ -48,7 +48,7 @@ var kinds = []KindInfo{
 	{
 		Kind: ASGTermination, Machine: true, Metadata: true, Queue: true,
 		Reason: "ASGTermination", EventReason: "ASGLifecycle",
-		Says:    "the Auto Scaling group takes this instance out of service ({Terminated})",
+		Says:    "the Auto Scaling group takes this instance out of service (target state {Terminated})",
 		Handler: HandlerNames{"ASG_LIFECYCLE", "aws-node-termination-handler/asg-lifecycle-termination"},
 	},
 	{
@@ -73,7 +73,7 @@ var kinds = []KindInfo{
 	},
 	{
 		Kind: Manual, Reason: "ManualDrain", EventReason: "ManualDrain",
-		Says: "an operator has asked for it with nth drain", Handler: HandlerNames{Event: "STATE_CHANGE"},
+		Says: `an operator has run "nth drain"`, Handler: HandlerNames{Event: "STATE_CHANGE"},
 	},
 }
 

@@ -504,7 +504,7 @@ func (p *Pods) countRemoval(t *target) {
 }
 
 // noEffect is reported of a pod that keeps running although its eviction was accepted. A webhook may have made the eviction a dry run.
-const noEffect = "an eviction that the API server accepted, but that had no effect"
+const noEffect = "the API server accepted an eviction, but the pod is not terminating"
 
 // handleGone handles that a pod has left the node. last is the pod as it was before that. A pod that did not have to go is only forgotten.
 func (p *Pods) handleGone(last *corev1.Pod) {
@@ -561,7 +561,7 @@ var rounds = []time.Duration{0, 500 * time.Millisecond, 2 * time.Second, 4 * tim
 
 // ownerOf returns a pod's owner: its controller, or the pod itself.
 func (p *Pods) ownerOf(pod *corev1.Pod) *owner {
-	name := "pod " + Name(pod)
+	name := "the creator of pod " + Name(pod)
 	if ref := metav1.GetControllerOf(pod); ref != nil {
 		name = ref.Kind + " " + pod.Namespace + "/" + ref.Name
 	}

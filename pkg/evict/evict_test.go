@@ -108,7 +108,7 @@ func TestEvict_AcceptedWithoutEffect(t *testing.T) {
 			r := beginWithin(t, s, evict.Options{}, hard, 10*time.Minute)
 			time.Sleep(9 * time.Minute)
 			result, reported := r.result(), r.of(state.PodRefused)
-			if result.Evicted != 0 || result.HeldBy["default/a"] != "an eviction that the API server accepted, but that had no effect" || len(reported) != 1 {
+			if result.Evicted != 0 || result.HeldBy["default/a"] != "the API server accepted an eviction, but the pod is not terminating" || len(reported) != 1 {
 				t.Errorf("the result is %+v, reported %+v", result, reported)
 			}
 			if asked := count(s, "evict"); asked < 15 || asked > 60 || len(r.of(state.PodEvicted)) != 0 {

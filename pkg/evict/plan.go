@@ -282,7 +282,7 @@ func (p *Pods) prepare(ctx context.Context, t *target, pod *corev1.Pod, what sta
 	if grace := p.opts.grace(pod); options.GracePeriodSeconds != nil && seconds(*options.GracePeriodSeconds) < grace {
 		t.last.cut = fmt.Sprintf("its grace period is %d s instead of %.0f s", *options.GracePeriodSeconds, grace.Seconds())
 		if pod.DeletionTimestamp != nil {
-			t.last.cut = fmt.Sprintf("it was terminating already, and its grace period of %.0f s is cut short", grace.Seconds())
+			t.last.cut = fmt.Sprintf("it was already terminating, and nth ends its grace period of %.0f s early", grace.Seconds())
 		}
 	}
 	return options, timeout
@@ -436,7 +436,7 @@ func heldBy(err error) (budget string, held bool) {
 	if m := budgetName.FindStringSubmatch(cause.Message); m != nil {
 		return m[1], true
 	}
-	return "(unnamed)", true
+	return "(the API server does not say which)", true
 }
 
 // The API server's words: "The disruption budget NAME needs N healthy pods and has M currently", or "... is still being

@@ -293,7 +293,7 @@ func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 	case next.Request == "":
 		return "", errors.New("the scheduled maintenance is over")
 	case !isInTurn:
-		return "", fmt.Errorf("another node of the group %q comes first", s.node.group)
+		return "", fmt.Errorf("another node of the group %q has its maintenance first", s.node.group)
 	}
 	if refusal, err := t.refusal(s.instance.id, next.Request); err != nil || refusal != "" { // The instance may have joined a group since.
 		return "", cmp.Or(err, errors.New(refusal))
@@ -315,7 +315,7 @@ func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 	case err != nil:
 		return "", err
 	case !written:
-		return "", errors.New("the node does not have nth-queue's cordon, or was rebooted or opted out since")
+		return "", errors.New("the node was uncordoned, rebooted or opted out after its drain")
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -340,7 +340,7 @@ func (s *session) carryOut(ctx context.Context) error {
 	const try = false
 	err = t.opts.EC2.Change(ctx, request, s.instance.id, try)
 	if errors.Is(err, ec2.ErrUnanswered) {
-		log.Warnf("cannot tell whether EC2 carries out %s for the instance %s: %s", request, s.instance.id, err)
+		log.Warnf("cannot tell whether EC2 carries out %s for the instance %s: %s; the instance's state will show it", request, s.instance.id, err)
 		return nil
 	}
 	return err
@@ -430,7 +430,7 @@ func (t *term) startStopped(ctx context.Context, inst *instance, on node, found 
 	trouble := ""
 	if err != nil && t.ctx.Err() == nil {
 		if trouble = err.Error(); !kube.EqualIgnoringDigits(trouble, inst.notStarted) {
-			log.Errorf("cannot confirm that the instance %s, which nth-queue stopped, has started: %s; retrying every minute", inst.id, err)
+			log.Errorf("cannot start the instance %s, which nth-queue stopped: %s; retrying every minute", inst.id, err)
 		}
 	}
 	inst.notStarted = trouble

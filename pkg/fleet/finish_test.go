@@ -98,7 +98,7 @@ func TestFinish_ByTheRequestForTheCode(t *testing.T) {
 				k.say(func(k *knowledge) { k.stays = map[string]string{instance: "its group"} })
 				return nil
 			})
-		}, "", false, "its group; EC2 will do it at the scheduled time"},
+		}, "", false, "its group; nth leaves it to EC2"},
 		"no stop without EC2's answer": {"stop-start", "system-maintenance", func(_ *cluster, k *knowledge) { k.refused = true }, "", false, once + ": IAM does not allow the request: ec2:StopInstances"},
 		"no answer is no permission":   {"reboot", "system-reboot", func(_ *cluster, k *knowledge) { k.silent = true }, "", false, ""},
 		"a termination":                {"replace", "instance-retirement", nil, "TerminateInstances", true, ""},
@@ -159,7 +159,7 @@ func TestFinish_OnlyOfADrainedNodeAndOnce(t *testing.T) {
 			does := says.change
 			says.change = func(request ec2.Request, id string) error { _ = does(request, id); return ec2.ErrUnanswered }
 		}, next: func(c *cluster, said string) {
-			if !strings.Contains(said, "cannot tell whether EC2 carries out") || strings.Contains(said, "EC2 will do it") {
+			if !strings.Contains(said, "cannot tell whether EC2 carries out") || strings.Contains(said, "leaves it to EC2") {
 				c.t.Errorf("it is said of the answer that was lost:\n%s", said)
 			}
 		}, want: 1, open: true},
@@ -238,7 +238,7 @@ func TestFinish_OnlyOfADrainedNodeAndOnce(t *testing.T) {
 		if got := says.requests(); len(got) != row.want {
 			t.Errorf("the requests were %q, want %d\n%s", got, row.want, r.log)
 		}
-		if n := strings.Count(r.log.String(), "uncordoned the node: the maintenance is not over"); n > 1 || (n == 1) != row.kept {
+		if n := strings.Count(r.log.String(), "uncordoned the node: the maintenance was not done early"); n > 1 || (n == 1) != row.kept {
 			t.Errorf("it is said %d times that EC2 has kept the event\n%s", n, r.log)
 		}
 		if n := c.node("a"); n.Spec.Unschedulable == row.open {
@@ -492,7 +492,7 @@ func TestFinish_StartsTheInstanceThatItHasStopped(t *testing.T) {
 			t.Errorf("the requests were %q, and the instance is %s\n%s", got, says.states[instance], r.log)
 		}
 		synctest.Wait()
-		if n := strings.Count(r.log.String(), "cannot confirm that the instance"); n != row.said {
+		if n := strings.Count(r.log.String(), "cannot start the instance"); n != row.said {
 			t.Errorf("%d errors are logged, want %d\n%s", n, row.said, r.log)
 		}
 	})

@@ -22,7 +22,7 @@ func (s *Source) Polled() string {
 		polled = append(polled, string(kind))
 	}
 	if polled == nil {
-		return "nothing is polled"
+		return "polling for nothing: the settings ignore all kinds of events that the metadata service announces"
 	}
 	return "polling for " + strings.Join(polled, ", ")
 }

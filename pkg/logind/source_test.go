@@ -512,9 +512,9 @@ func TestTarget_IsStartedWhenItsJobIsDone(t *testing.T) {
 		want        string // the error; "" if it is to succeed
 	}{
 		"its units have run":    {},
-		"systemd refuses":       {refusal: errors.New("it is destructive"), want: "starting " + target + ": calling systemd's method StartUnit: it is destructive"},
-		"a unit does not end":   {hangs: true, want: "starting " + target + ": context canceled"},
-		"systemd is not on bus": {away: true, want: "starting " + target + ": calling systemd's method StartUnit: the name " + systemdName + " is not activatable"},
+		"systemd refuses":       {refusal: errors.New("it is destructive"), want: "cannot start " + target + ": calling systemd's method StartUnit: it is destructive"},
+		"a unit does not end":   {hangs: true, want: "cannot start " + target + ": context canceled"},
+		"systemd is not on bus": {away: true, want: "cannot start " + target + ": calling systemd's method StartUnit: the name " + systemdName + " is not activatable"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

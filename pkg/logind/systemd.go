@@ -48,7 +48,7 @@ func (h Host) StartTarget(ctx context.Context, target string) error {
 		err = c.start(ctx, target)
 	}
 	if err != nil { // If ctx has ended, err says only that a call failed.
-		return fmt.Errorf("starting %s: %w", target, cmp.Or(ctx.Err(), err))
+		return fmt.Errorf("cannot start %s: %w", target, cmp.Or(ctx.Err(), err))
 	}
 	return nil
 }

@@ -201,12 +201,12 @@ func overText(t state.Transition) string {
 	return text
 }
 
-// counts says in words how many pods a drain evicted, deleted and kept. r is nil if that is not known.
+// counts says in words how many pods a drain evicted, deleted and exempted. r is nil if that is not known.
 func counts(r *state.Result) string {
 	if r == nil {
 		return "what became of the pods is not known"
 	}
-	return fmt.Sprintf("%s evicted, %d deleted, %d kept", text.Pods(r.Evicted), r.Deleted, r.Skipped)
+	return fmt.Sprintf("%s evicted, %d deleted, %d exempt (such as DaemonSet pods)", text.Pods(r.Evicted), r.Deleted, r.Skipped)
 }
 
 // left lists the pods that a drain left, each with what held it; "not known" if r has no such pods, or is nil.

@@ -177,7 +177,7 @@ func (q *queue) try(ctx context.Context, m *message) (finished bool) {
 	case refused:
 		result.Lost = true
 	case q.stopping:
-		result.Err, result.Lost = errors.New("the program stopped before the delivery"), true
+		result.Err, result.Lost = errors.New("nth stopped before the delivery"), true
 	case time.Since(m.made) >= maxAge:
 		result.Err, result.Lost = fmt.Errorf("not delivered within a day; the last error: %w", err), true
 	}

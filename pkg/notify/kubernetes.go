@@ -168,7 +168,7 @@ func deliveryError(err error) error {
 	case kube.NotFound(err), apierrors.IsGone(err): // The Node, or the pod's namespace, no longer exists.
 		return errNothing
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
-		return refusedError{err.Error() + "; nth does not try again"}
+		return refusedError{err.Error()}
 	}
 	return err
 }

@@ -255,7 +255,7 @@ func TestEvents_ReportEachPhaseOfADrainAndEachPod(t *testing.T) {
 			"Node default/node-1 Normal Draining: spot-interruption: cordoned the node; draining it: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000; plan: drain now",
 			"Pod shop/a Normal PodEviction: evicted from node node-1: the reason",
 			"Pod shop/b Warning PodEviction: deleted from node node-1, as it would not have terminated before the deadline: the reason",
-			"Node default/node-1 Warning CordonAndDrain: spot-interruption: drained after 250ms: 1 pod evicted, 1 deleted, 2 kept; deleted, as they would not have terminated before the deadline: shop/b (against the disruption budget shop/db)",
+			"Node default/node-1 Warning CordonAndDrain: spot-interruption: drained after 250ms: 1 pod evicted, 1 deleted, 2 exempt (such as DaemonSet pods); deleted, as they would not have terminated before the deadline: shop/b (against the disruption budget shop/db)",
 			"Node default/node-1 Normal Uncordon: spot-interruption: withdrawn; nothing of it is left on the node",
 		)
 		// The Node's name is its UID, as the kubelet does, so that "kubectl describe node" finds it.
@@ -281,7 +281,7 @@ func TestEvents_AreFewIfTheyAreToBeBrief(t *testing.T) {
 		s.pass(time.Second)
 		s.wantLines(
 			"Node default/node-1 Normal SpotInterruption: spot-interruption: announced: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000; plan: drain now",
-			"Node default/node-1 Normal CordonAndDrain: spot-interruption: drained after 250ms: 1 pod evicted, 0 deleted, 2 kept",
+			"Node default/node-1 Normal CordonAndDrain: spot-interruption: drained after 250ms: 1 pod evicted, 0 deleted, 2 exempt (such as DaemonSet pods)",
 		)
 		s.cluster.wantAsked("get node", // before anything was announced
 			"get node", "get node", "patch condition", "create event SpotInterruption", "create event CordonAndDrain")
@@ -330,7 +330,7 @@ func TestEvents_ReportHowAStepEnded(t *testing.T) {
 	for want, happens := range map[string][]state.Transition{
 		"Warning CordonError: spot-interruption: the cordon failed after 250ms and will be tried again: no answer":     {failed("cordon", state.Cordoning)},
 		"Warning UncordonError: spot-interruption: the uncordon failed after 250ms and will be tried again: no answer": {failed("uncordon", state.Undoing)},
-		"Warning CordonAndDrainError: spot-interruption: the drain ran out of time after 250ms: 3 pods evicted, 0 deleted, 0 kept; " +
+		"Warning CordonAndDrainError: spot-interruption: the drain ran out of time after 250ms: 3 pods evicted, 0 deleted, 0 exempt (such as DaemonSet pods); " +
 			"left: shop/a, shop/b (held by PDB shop/pdb)": {step(state.RanOut, "drain", incomplete)},
 		"Normal Cordon: spot-interruption: cordoned the node: the reason": {
 			step(state.NodeCordoned, "cordon", spot(state.Cordoned)), step(state.Done, "cordon", spot(state.Cordoned)),

@@ -281,7 +281,7 @@ func TestDeliver_GivesUpAndSaysSo(t *testing.T) {
 				t.Errorf("stopping took %s", took)
 			}
 			r.want("b announced")
-			r.wantLost(1, "the program stopped before the delivery")
+			r.wantLost(1, "nth stopped before the delivery")
 			r.start()
 		})
 	})

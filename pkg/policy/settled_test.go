@@ -109,14 +109,14 @@ func TestReason_OfAnUncordon(t *testing.T) {
 		known map[event.Kind][]event.Event
 		entry state.Entry
 	}{
-		"the event was canceled":                      {known(canceled), entry(canceled, state.Drained)},
-		"the event is over":                           {known(completed), entry(completed, state.Drained)},
-		"the event was withdrawn":                     {known(), entry(spot("a", time.Hour), state.Drained, missing(-time.Hour))},
-		"the cordon's time to live expired":           {known(hibernation("a", time.Hour)), entry(hibernation("a", time.Hour), state.Cordoned, cordoned(-time.Minute))},
-		"the machine is back after its reboot":        {known(), entry(shutdown("a", 0), state.Drained, before)},
-		"the event was moved to a later time":         {known(moved), entry(moved, state.Drained, actedAt(0))},
-		"the settings ask for no more than to notify": {known(rebalance("a")), entry(rebalance("a"), state.Drained)},
-		"the settings ignore this kind of event":      {known(), entry(event.Event{ID: "a", Kind: event.StateChange}, state.Cordoned, adopted)},
+		"the event was canceled":                                     {known(canceled), entry(canceled, state.Drained)},
+		"the event is over":                                          {known(completed), entry(completed, state.Drained)},
+		"the event was withdrawn":                                    {known(), entry(spot("a", time.Hour), state.Drained, missing(-time.Hour))},
+		"the cordon's time to live expired":                          {known(hibernation("a", time.Hour)), entry(hibernation("a", time.Hour), state.Cordoned, cordoned(-time.Minute))},
+		"the machine is back after its reboot":                       {known(), entry(shutdown("a", 0), state.Drained, before)},
+		"the event was moved to a later time":                        {known(moved), entry(moved, state.Drained, actedAt(0))},
+		`by the settings, the action for this event is "notify" now`: {known(rebalance("a")), entry(rebalance("a"), state.Drained)},
+		"the settings ignore this kind of event":                     {known(), entry(event.Event{ID: "a", Kind: event.StateChange}, state.Cordoned, adopted)},
 	} {
 		sit := brought(t, settings, policy.Situation{Now: noon, BootID: thisBoot, Known: row.known, Past: past(row.entry)})
 		if got := settings.Decide(sit).Reason; got != want {
@@ -157,7 +157,7 @@ func TestDescribe_WhatWillBeDone(t *testing.T) {
 		{entry(event.Event{ID: "a", Kind: event.ScheduledMaintenance}, state.Cordoned, adopted), "EC2 has scheduled maintenance; it is not announced at present, so that nothing more is done"},
 		{
 			entry(termination("a"), state.Draining, leftAlone),
-			"the Auto Scaling group takes this instance out of service (Terminated); the node is left alone because of its annotation",
+			"the Auto Scaling group takes this instance out of service (target state Terminated); the node is left alone because of its annotation",
 		},
 		{entry(ofKind(event.StateChange, "stopping"), state.Seen), "EC2 says that the instance is stopping; nothing will be done"},
 		{
@@ -168,7 +168,7 @@ func TestDescribe_WhatWillBeDone(t *testing.T) {
 		{entry(ofKind(event.StatusCheck, "instance"), state.Seen), "EC2's instance status check of this instance fails; nothing will be done"},
 		{
 			entry(ofKind(event.ASGTermination, "Standby"), state.Seen),
-			"the Auto Scaling group takes this instance out of service (Standby); plan: drain now",
+			"the Auto Scaling group takes this instance out of service (target state Standby); plan: drain now",
 		},
 		{entry(rebalance("a"), state.Seen), "EC2 recommends rebalancing: this spot instance is at elevated risk of interruption; nothing will be done"},
 		{

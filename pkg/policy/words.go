@@ -13,13 +13,13 @@ func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 		return ending.Text()
 	}
 	if action := s.plan(e).action; action != Cordon && action != Drain {
-		return "the settings ask for no more than to " + string(action)
+		return fmt.Sprintf("by the settings, the action for this event is %q now", action)
 	}
 	if !e.RebootAt.IsZero() {
-		return "the maintenance is not over; EC2 does it at the scheduled time"
+		return "the maintenance was not done early; EC2 will do it at the scheduled time"
 	}
 	if e.Released() {
-		return "someone has uncordoned it already, so nth only removes what else it has set there"
+		return "someone has already uncordoned it, so nth only removes what else it has set, such as its annotation"
 	}
 	return "the event was moved to a later time"
 }
@@ -34,7 +34,7 @@ func (s Settings) Describe(e state.Entry) string {
 	text := e.Event.Summary()
 	p, start := s.plan(e), s.start(Situation{Now: e.Changed, BootID: e.BootID}, e) // Changed stands for now, so that the text is the entry's alone.
 	if !e.RebootAt.IsZero() {
-		text += ", and nth has requested it early"
+		text += ", and nth has already requested it"
 	}
 	// Operators have uncordoned the node. Only a drain that was under way continues.
 	releasedForGood := e.Released() && e.Phase != state.Draining
@@ -47,7 +47,7 @@ func (s Settings) Describe(e state.Entry) string {
 	case e.Phase == state.Undoing:
 		return text + "; the node is being uncordoned"
 	case e.Phase == state.Drained && s.rebootsNext(e) && !releasedForGood:
-		return text + "; the node is drained; nth carries it out next"
+		return text + "; the node is drained; nth starts the maintenance next"
 	case done || releasedForGood || e.Phase == state.Closed:
 		return text + "; nothing more will be done"
 	case !e.Missing.IsZero() && !e.UnderWay():
@@ -58,7 +58,7 @@ func (s Settings) Describe(e state.Entry) string {
 		moment = "begins at " + start.UTC().Format(event.TimeLayout)
 	}
 	if s.rebootsNext(e) {
-		moment += ", then nth carries it out"
+		moment += ", then nth starts the maintenance, before EC2 does"
 	}
 	return fmt.Sprintf("%s; plan: %s %s", text, p.action, moment)
 }

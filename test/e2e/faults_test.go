@@ -110,7 +110,7 @@ func TestRecord_ThatIsLostIsFoundOnTheNode(t *testing.T) {
 			s.machine.Forget(t)
 			s.imds.ClearSpot()
 			s.start(t)
-			s.nth.WaitSays(t, "found a cordon that nth set and has no record of")
+			s.nth.WaitSays(t, "found a cordon of nth's that is not in its state record")
 			s.node.WaitUncordoned(t)
 			s.nth.Stop(t)
 			s.mustBearNoClaim(t)
