@@ -158,6 +158,9 @@ func (t *term) mayRequest(inst *instance, request ec2.Request) bool {
 
 // refusal asks EC2 why a request about an instance may not be made; "" if it may. An error means that EC2 has not answered.
 func (t *term) refusal(id string, request ec2.Request) (string, error) {
+	if managed, err := t.isManaged(id); err != nil || !managed { // Its tag may have been removed since the drain began.
+		return "the instance is no longer managed by nth-queue", err
+	}
 	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
 	defer cancel()
 	if request == ec2.Stop {
@@ -237,7 +240,10 @@ func (s *session) yields() bool {
 // turnOf says of a cordoned Node for which no session runs in turn whether it still has the turn of its group, or may have the turn next. inst is
 // its instance; nil if that is not known. The term's mutex is held.
 func (t *term) turnOf(n node, inst *instance) (has, isNext bool) {
+	nodes := t.nodes.of(n.instance)
 	switch {
+	case len(nodes) > 0 && nodes[0].ready && nodes[0].uid != n.uid: // The machine has registered another Node since.
+		return false, false
 	case inst == nil || !inst.judged: // An earlier leader may have begun.
 		return n.isRequested(), t.finishesNext(n)
 	case inst.gone: // Nobody may ever delete the Node.
@@ -343,7 +349,23 @@ func (s *session) carryOut(ctx context.Context) error {
 		log.Warnf("cannot tell whether EC2 carries out %s for the instance %s: %s; the instance's state will show it", request, s.instance.id, err)
 		return nil
 	}
+	if err != nil {
+		if failed := s.withdrawMark(ctx); failed != nil {
+			err = fmt.Errorf("%w; if others stop the instance, nth-queue may start it: cannot update the annotation %s: %w", err, markAnnotation, failed)
+		}
+	}
 	return err
+}
+
+// withdrawMark has the Node's mark name no request, as EC2 has refused it: who stops the instance later has reasons of their own, so nth-queue must not
+// start it. The mark keeps its events, for which no second request is made.
+func (s *session) withdrawMark(ctx context.Context) error {
+	t := s.term
+	return t.change(ctx, s.node, nil, func(now *corev1.Node) map[string]any {
+		withdrawn := t.nodes.parse(now).mark
+		withdrawn.Request = ""
+		return withdrawn.annotation()
+	})
 }
 
 // requesting reports whether the request for an event may still be made or under way, so that the session has to last. If the node was drained before,

@@ -99,6 +99,13 @@ func TestFinish_ByTheRequestForTheCode(t *testing.T) {
 				return nil
 			})
 		}, "", false, "its group; nth leaves it to EC2"},
+		"its tag is removed meanwhile": {"stop-start", "instance-stop", func(c *cluster, k *knowledge) {
+			k.managed = map[string]bool{instance: true}
+			c.before("evict", func(int) error {
+				k.say(func(k *knowledge) { k.managed = map[string]bool{} })
+				return nil
+			})
+		}, "", false, "the instance is no longer managed by nth-queue; nth leaves it to EC2"},
 		"no stop without EC2's answer": {"stop-start", "system-maintenance", func(_ *cluster, k *knowledge) { k.refused = true }, "", false, once + ": IAM does not allow the request: ec2:StopInstances"},
 		"no answer is no permission":   {"reboot", "system-reboot", func(_ *cluster, k *knowledge) { k.silent = true }, "", false, ""},
 		"a termination":                {"replace", "instance-retirement", nil, "TerminateInstances", true, ""},
@@ -108,7 +115,11 @@ func TestFinish_ByTheRequestForTheCode(t *testing.T) {
 		if row.before != nil {
 			row.before(c, says)
 		}
-		r := c.run(finishing(says, row.finish))
+		managedOnly := says.managed != nil
+		r := c.run(func(o *fleet.Options) {
+			finishing(says, row.finish)(o)
+			o.ManagedOnly = managedOnly
+		})
 		time.Sleep(10 * time.Minute)
 		if got := strings.Join(says.requests(), " "); got != row.want {
 			t.Errorf("the requests were %q, want %q", got, row.want)
@@ -259,6 +270,7 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 		replaces  bool // by terminating instances, whose Nodes stay
 		leadless  bool // the rule has no lead
 		deleted   bool // the Node of a machine that is down
+		renamed   bool // each machine registers a Node of another name after its reboot
 		before    func(c *cluster, says *knowledge)
 	}
 	annotated := func(action string) func(*cluster, *knowledge) {
@@ -302,6 +314,7 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 		})},
 		"one is uncordoned in its turn":     {groups: "xxx", in: days, requests: 2, most: 1, before: inTurn(func(n *corev1.Node) { n.Spec.Unschedulable = false })},
 		"one is deleted while it is down":   {groups: "xxx", in: days, requests: 1, most: 0, deleted: true},
+		"they come back as other Nodes":     {groups: "xxx", in: days, requests: 3, most: 3, renamed: true},
 		"one is cordoned for another event": {groups: "xxx", in: days, requests: 2, most: 2, advised: true},
 		"others have cordoned one": {groups: "xxx", in: days, requests: 2, most: 2, before: func(c *cluster, _ *knowledge) {
 			c.before("evict on-a", held)
@@ -335,7 +348,15 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 					c.remove(names[id])
 					return
 				}
-				c.goesDown(names[id], "boot-2")
+				if row.renamed {
+					c.change(names[id], func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
+					time.Sleep(time.Minute)
+					n := nodeOf("new-"+names[id], id)
+					n.Labels, n.Status.NodeInfo.BootID = c.node(names[id]).Labels, "boot-2"
+					c.add(n)
+				} else {
+					c.goesDown(names[id], "boot-2")
+				}
 				down.Add(-1)
 			}()
 			return nil
@@ -449,6 +470,13 @@ func TestFinish_StartsTheInstanceThatItHasStopped(t *testing.T) {
 			c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
 			time.Sleep(time.Minute)
 			c.remove("a")
+			return r
+		}},
+		"others stop it after that, while another event keeps the cordon": {refuses: true, stopped: func(c *cluster, says *knowledge, r *rig) *rig {
+			r.take(notice(instance, event.RebalanceRecommendation, "", 0))
+			time.Sleep(20 * time.Minute)
+			says.say(func(k *knowledge) { k.states[instance] = "stopped" })
+			c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
 			return r
 		}},
 		"EC2 stops it at the time, after it has refused the stop": {in: 40 * time.Minute, refuses: true, stopped: func(c *cluster, says *knowledge, r *rig) *rig {
