@@ -15,6 +15,8 @@ func TestBench_PrintsWhatWasMeasured(t *testing.T) {
 	switch what := os.Getenv("NTH_BENCH"); what {
 	case "nth":
 		measureNth(t, os.Getenv("ONLY"), os.Getenv("BASE"))
+	case "poll":
+		poll(t, os.Getenv("IMDS"))
 	case "compare":
 		compare(t)
 	case "queue":
@@ -23,6 +25,6 @@ func TestBench_PrintsWhatWasMeasured(t *testing.T) {
 	case "replay":
 		replayTraces(t, os.Getenv("TRACES"), os.Getenv("HISTORIES"))
 	default:
-		t.Skipf("NTH_BENCH is %q, and not nth, compare, queue or replay", what)
+		t.Skipf("NTH_BENCH is %q, and not nth, poll, compare, queue or replay", what)
 	}
 }

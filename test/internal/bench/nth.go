@@ -2,8 +2,11 @@ package bench
 
 import (
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net/http"
 	"os"
+	"os/exec"
 	"sync"
 	"time"
 
@@ -206,7 +209,38 @@ func receive(t lab.TB, from <-chan time.Time) time.Time {
 	}
 }
 
-// idling measures what nth costs while nothing happens, on a node with as many pods as it takes.
+// poll makes the requests of an nth that polls, each with a connection of its own as on EC2, and does nothing else until it is killed.
+func poll(t lab.TB, imds string) {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	ask := func(method, path, header, value string) string {
+		request, err := http.NewRequestWithContext(t.Context(), method, imds+"/latest/"+path, nil)
+		if err != nil {
+			t.Fatalf("polling: %v", err)
+		}
+		request.Header.Set(header, value)
+		answer, err := client.Do(request)
+		if err != nil {
+			t.Fatalf("polling: %v", err)
+		}
+		defer answer.Body.Close()
+		body, _ := io.ReadAll(answer.Body)
+		return string(body)
+	}
+	token := ask(http.MethodPut, "api/token", "X-Aws-Ec2-Metadata-Token-Ttl-Seconds", "21600")
+	for path, pause := range map[string]time.Duration{
+		"autoscaling/target-lifecycle-state": 2 * time.Second, "events/recommendations/rebalance": 5 * time.Second,
+		"spot/instance-action": time.Second / 2, "events/maintenance/scheduled": 30 * time.Second, "events/maintenance/history": 30 * time.Second,
+	} {
+		go func() {
+			for range time.Tick(pause) {
+				ask(http.MethodGet, "meta-data/"+path, "X-Aws-Ec2-Metadata-Token", token)
+			}
+		}()
+	}
+	<-t.Context().Done()
+}
+
+// idling measures what nth costs while nothing happens, on a node with as many pods as it takes, beside a client that only polls.
 func (b *bench) idling(t lab.TB) []row {
 	h := b.host(t, "", "")
 	h.node.AddPods(t, "pod", podsPerNode)
@@ -218,13 +252,30 @@ func (b *bench) idling(t lab.TB) []row {
 	took := time.Since(began)
 	resident := memory(t, nth.PID())
 	nth.Stop(t)
+	bare := b.barePolling(t)
 	return []row{
 		{"resident memory, idle", resident.now, 0.75 * handlerIdle, "MB", 1},
 		{"    of it not pages of the program's file", resident.own, 8, "MB", 1},
-		{"processor, idle, of one core", 100 * used.Seconds() / took.Seconds(), 0.25, "%", 2},
-		{"requests to IMDS", float64(requests) / took.Minutes(), 270, "/min", 0},
-		{"    processor for each", 1000 * used.Seconds() / float64(max(requests, 1)), 0, "ms", 2},
+		{"processor, idle, of one core", 100 * used.Seconds() / took.Seconds(), 1.3 * bare, "%", 2},
+		{"    the same by a client that only polls", bare, 0, "%", 2},
+		{"requests to IMDS", float64(requests) / took.Minutes(), 170, "/min", 0},
 	}
+}
+
+// barePolling returns how much of one core poll needs, in percent, in a process of its own.
+func (b *bench) barePolling(t lab.TB) float64 {
+	imds := imdstest.NewServer()
+	defer imds.Close()
+	client := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "Bench")
+	client.Env = append(os.Environ(), "NTH_BENCH=poll", "IMDS="+imds.URL)
+	if err := client.Start(); err != nil {
+		t.Fatalf("starting a client that only polls: %v", err)
+	}
+	defer func() { _, _ = client.Process.Kill(), client.Wait() }()
+	time.Sleep(time.Second) // It starts.
+	used := processor(t, client.Process.Pid)
+	time.Sleep(idleFor)
+	return 100 * (processor(t, client.Process.Pid) - used).Seconds() / idleFor.Seconds()
 }
 
 func (b *bench) drains(l load) part {
