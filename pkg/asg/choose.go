@@ -61,7 +61,7 @@ func choose(group string, all []hook, r rule) (chosen []hook, why string) {
 	}
 	switch {
 	case len(hooks) == 0:
-		return nil, fmt.Sprintf("the Auto Scaling group %q has no lifecycle hook for %s: it does not wait for nth", group, r.kind)
+		return nil, fmt.Sprintf("the Auto Scaling group %q has no lifecycle hook for %s, and so does not wait for nth", group, r.kind)
 	case len(chosen) == 0:
 		return nil, fmt.Sprintf("the Auto Scaling group %q has lifecycle hooks for %s that may be those of other programs: %s; nth completes only those that %s names",
 			group, r.kind, names(hooks), r.setting)

@@ -115,7 +115,7 @@ func (c *HookClient) find(ctx context.Context, a Action) (h hook, chosen bool, e
 	hooks, why, err := c.choose(ctx, a.Group, a.Launch)
 	if err != nil {
 		if ctx.Err() == nil {
-			c.sayFailed("list the lifecycle hooks of the Auto Scaling group "+a.Group, err)
+			c.sayFailed(fmt.Sprintf("list the lifecycle hooks of the Auto Scaling group %q", a.Group), err)
 		}
 		return h, false, err
 	}

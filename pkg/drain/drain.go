@@ -268,6 +268,7 @@ func (d *DryRun) Guard(ctx context.Context, task *Task, report func(Progress)) {
 		if err != nil {
 			pause = lookEvery
 			if why := trouble.Note(err); why != "" && ctx.Err() == nil {
+				why = fmt.Sprintf("cannot read node %q and its pods: %s", d.name, why)
 				reportWith(State{Trouble: why}, Progress{Kind: state.NodeCordonFailed, Detail: why})
 			}
 			continue
@@ -304,7 +305,7 @@ func (d *DryRun) dryLook(ctx context.Context, goal Goal) (dryLook, error) {
 		}, nil
 	}
 	if err != nil {
-		return dryLook{}, fmt.Errorf("cannot read node %q: %w", d.name, err)
+		return dryLook{}, err
 	}
 	v := d.viewOf(node, goal, memory{})                                                          // A dry run does not compare with earlier looks.
 	ours, uncordoned := v.cordon == CordonNone || v.cordon == CordonKept, v.cordon == Uncordoned // CordonNone: a real guard would cordon it.

@@ -147,7 +147,7 @@ func (t *term) mayRequest(inst *instance, request ec2.Request) bool {
 	if time.Since(known.at) >= verdictTime {
 		if refusal, err := t.refusal(inst.id, request); err == nil {
 			if refusal != "" && known.refusal == "" {
-				t.opts.Log.Warnf("cannot start the scheduled maintenance of the instance %s early: %s; EC2 will do it at the scheduled time", inst.id, refusal)
+				t.opts.Log.Warnf("cannot start the scheduled maintenance of the instance %s early: %s; nth leaves it to EC2", inst.id, refusal)
 			}
 			known = verdict{time.Now(), refusal}
 			inst.verdicts[request] = known
