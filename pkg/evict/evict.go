@@ -12,6 +12,7 @@
 package evict
 
 import (
+	"cmp"
 	"context"
 	"iter"
 	"maps"
@@ -265,6 +266,11 @@ func (p *Pods) Prove(number int, now time.Time) (proven bool, again time.Time) {
 
 // Name is a pod's "namespace/name".
 func Name(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
+
+// compareNames compares two pods by namespace and name. Unlike Name, it allocates nothing: Act sorts all pods whenever one has left.
+func compareNames(a, b *corev1.Pod) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
 
 const (
 	// overtime is the time that a pod gets if the deadline is over and the machine is still there. It is enough for most pods to end by

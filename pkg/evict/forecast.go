@@ -46,7 +46,7 @@ func (e *Evictor) Forecast(ctx context.Context, notice, from time.Duration) (For
 		return Forecast{}, err
 	}
 	rank := e.opts.rank
-	slices.SortFunc(pods, func(a, b corev1.Pod) int { return cmp.Or(rank(&a)-rank(&b), cmp.Compare(Name(&a), Name(&b))) })
+	slices.SortFunc(pods, func(a, b corev1.Pod) int { return cmp.Or(rank(&a)-rank(&b), compareNames(&a, &b)) })
 	var f Forecast
 	for i := range pods {
 		pod := &pods[i]

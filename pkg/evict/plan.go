@@ -28,7 +28,7 @@ func (p *Pods) Act(now time.Time) time.Time {
 	if p.all {
 		// Pods that their owner has brought back come last: a budget that grants one eviction at a time is for the others first.
 		targets = slices.SortedFunc(p.going(), func(a, b *target) int {
-			return cmp.Or(cmp.Compare(a.round, b.round), cmp.Compare(Name(a.pod), Name(b.pod)))
+			return cmp.Or(cmp.Compare(a.round, b.round), compareNames(a.pod, b.pod))
 		})
 		p.wake = time.Time{}
 	}
