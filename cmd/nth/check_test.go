@@ -146,12 +146,12 @@ func TestCheckOfAnImageAsksNobody(t *testing.T) {
 func TestCheck_FindsWhatSettingsAndHostSay(t *testing.T) {
 	const kubelet = "var/lib/kubelet/config.yaml"
 	for want, c := range map[string]struct{ settings, file, text string }{
-		`fail  memory      .*/state.*`:                                                                     {file: "state", text: "a file in place of a directory"},
-		`warn  settings    dry_run = true: .*`:                                                             {settings: "dry_run = true"},
-		`ok    shutdown    ignored by configuration: events\.shutdown\.action`:                             {settings: "[events.shutdown]\naction = \"ignore\""},
-		`ok    shutdown    the kubelet holds it for 1m0s as well; at a shutdown that logind announces, .*`: {file: kubelet, text: "shutdownGracePeriod: 60s\n"},
-		`ok    shutdown    the kubelet does not delay it`:                                                  {file: kubelet, text: "shutdownGracePeriod: 0s\n"},
-		`warn  shutdown    reading the kubelet's configuration .*`:                                         {file: kubelet, text: "shutdownGracePeriod: a while\n"},
+		`fail  memory      .*/state.*`:                                         {file: "state", text: "a file in place of a directory"},
+		`warn  settings    dry_run = true: .*`:                                 {settings: "dry_run = true"},
+		`ok    shutdown    ignored by configuration: events\.shutdown\.action`: {settings: "[events.shutdown]\naction = \"ignore\""},
+		`ok    shutdown    the kubelet holds it for 1m0s as well; if logind announces a reboot or another shutdown, .*`: {file: kubelet, text: "shutdownGracePeriod: 60s\n"},
+		`ok    shutdown    the kubelet does not delay it`:                                                               {file: kubelet, text: "shutdownGracePeriod: 0s\n"},
+		`warn  shutdown    reading the kubelet's configuration .*`:                                                      {file: kubelet, text: "shutdownGracePeriod: a while\n"},
 	} {
 		b := newBench(t)
 		b.set(t, c.settings)

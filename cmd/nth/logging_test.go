@@ -78,7 +78,7 @@ func TestLogging_EachFaultHasItsPriorityInTheJournal(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(string(got)), "\n")
-	if len(lines) != 2 || !strings.HasPrefix(lines[0], "<3>testdata/wrong.toml: line 2: events.") || !strings.HasPrefix(lines[1], "<3>testdata/wrong.toml: line 5: imds.") {
+	if len(lines) != 3 || !strings.HasPrefix(lines[0], "<3>testdata/wrong.toml: line 2: events.") || !strings.HasPrefix(lines[1], "<3>testdata/wrong.toml: line 5: imds.") || lines[2] != "<3>invalid configuration; not starting" {
 		t.Errorf("got\n%s", got)
 	}
 }

@@ -113,14 +113,14 @@ func (s *shutdown) reportPowerKey(held bool, why string) {
 	if !s.seesKey {
 		return
 	}
-	level, then := logrus.InfoLevel, "logind announces a shutdown, and the kubelet may end pods before nth can evict them"
+	level, then := logrus.InfoLevel, "logind tells nth and the kubelet at the same time, so the kubelet may end pods before nth can evict them"
 	switch {
 	case held:
 		then = fmt.Sprintf("nth drains the node for up to %s, then powers the machine off", logind.PowerOffGrant)
 	case why != "":
-		level, then = logrus.WarnLevel, fmt.Sprintf("logind handles it, and nth may not finish the drain: %s; retrying", why)
+		level, then = logrus.WarnLevel, fmt.Sprintf("nth may not finish the drain, because nth cannot take the button over from logind: %s; retrying", why)
 	}
-	s.startLog().Logf(level, "when EC2 presses the power button to stop the instance, %s", then)
+	s.startLog().Logf(level, "if EC2 stops this instance by its power button, %s", then)
 	kubelets, err := identity.ReadGracefulShutdown("")
 	if err == nil && kubelets.Period > 0 {
 		s.startLog().Info(kubeletsPart(kubelets))
@@ -129,13 +129,13 @@ func (s *shutdown) reportPowerKey(held bool, why string) {
 
 // kubeletsPart says what the kubelet's graceful shutdown does to pods when logind announces a shutdown to it and to nth at once.
 func kubeletsPart(k identity.GracefulShutdown) string {
-	return fmt.Sprintf("at a shutdown that logind announces, such as a reboot, the kubelet does not wait for nth: it ignores disruption budgets, "+
-		"and ends pods within %s, and critical ones within %s", k.Period-k.Critical, k.Period)
+	return fmt.Sprintf("if logind announces a reboot or another shutdown, the kubelet does not wait for nth, and ignores disruption budgets: "+
+		"it ends normal pods within %s of the announcement, and system-critical pods within %s of it", k.Period-k.Critical, k.Period)
 }
 
 // cannotPowerOff logs an error in powering the machine off, unless the error before was the same. It implements logind.KeyOptions.Trouble.
 func (s *shutdown) cannotPowerOff(drained bool, err error) {
-	text := fmt.Sprintf("cannot schedule a fallback power-off with logind: %s; the drain continues, but if nth ends, the machine may stay on until EC2 cuts the power; retrying", err)
+	text := fmt.Sprintf("cannot have logind power the machine off in case nth ends during the drain: %s; the drain continues; without nth, the machine may stay on until EC2 cuts the power; retrying", err)
 	if drained {
 		text = fmt.Sprintf("cannot power the machine off: %s; retrying", err)
 	}

@@ -199,7 +199,7 @@ func (a *Agent) Run(ctx context.Context) {
 	a.stopped = a.now()
 	a.show()
 	if a.cfg.Service != nil {
-		a.logger(systemd.Stopping, state.Entry{}).Info("stopped; nth leaves the node as it is: a cordon stays")
+		a.logger(systemd.Stopping, state.Entry{}).Info("stopped; the node is left as it is: if it is cordoned, it stays cordoned")
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
@@ -38,42 +39,46 @@ func (m message) when(fits func(state.Transition) bool) message {
 
 // messages has the messages for each kind of transition. The first message that fits the transition is logged; nothing is logged if no message fits.
 var messages = map[state.TransitionKind][]message{
-	state.Announced:  {warn(systemd.EventSeen, "event {kind} announced: {plan}")},
-	state.Changed:    {info(systemd.EventSeen, "event {kind} changed: {plan}")},
-	state.Missed:     {info(systemd.EventWithdrawn, "event {kind} is no longer announced; nth keeps any cordon until this is certain")},
-	state.ClosedWith: {info(systemd.EventWithdrawn, "event {kind} closed: {ending}; nth has no cordon on the node for it, and does nothing more")},
+	state.Announced: {
+		warn(systemd.EventSeen, "{plan}").when(func(t state.Transition) bool { return t.Entry.Event.Kind == event.Manual }),
+		warn(systemd.EventSeen, "event {kind} announced: {plan}"),
+	},
+	state.Changed:    {info(systemd.EventSeen, "event {kind} changed; now: {plan}")},
+	state.Missed:     {info(systemd.EventWithdrawn, "event {kind} is no longer announced; any cordon stays until the event is certain to be over")},
+	state.ClosedWith: {info(systemd.EventWithdrawn, "done with event {kind}: {ending}; nothing on the node has to be undone for it")},
 	state.Begun: {
-		warn(systemd.DrainStarted, "{doing}draining the node: {reason} ({time})").when(isDraining),
+		warn(systemd.DrainStarted, "{doing}draining the node: {reason}; {time}").when(isDraining),
+		info(systemd.EventWithdrawn, "{doing}removing what was set on the node, such as the cordon annotation: {reason}").when(func(t state.Transition) bool { return actionIs(policy.Uncordon)(t) && t.Entry.Released() }),
 		info(systemd.EventWithdrawn, "{doing}uncordoning the node: {reason}").when(actionIs(policy.Uncordon)),
 	},
-	state.CalledBack: {info(systemd.EventWithdrawn, "stopped the {action} for {kind} before it was done, because nth's plan for the event changed")},
+	state.CalledBack: {info(systemd.EventWithdrawn, "stopped the unfinished {action} for {kind}, because the plan changed: {plan}")},
 	state.Done:       {warn(systemd.Drained, "{drained}").when(actionIs(policy.Drain))},
 	state.RanOut: {
-		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}; someone uncordoned the node, so nth leaves these pods").when(func(t state.Transition) bool { return t.Entry.Released() }),
-		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}; nth continues it while the machine runs"),
+		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}; someone uncordoned the node, so these pods stay").when(func(t state.Transition) bool { return t.Entry.Released() }),
+		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}; retrying while the machine runs"),
 	},
 	state.Failed: {failure(systemd.CordonFailed, "{error}; retrying")}, // The error says that it was cordoning or uncordoning.
 	state.LeftAlone: {
-		warn(systemd.DrainLeft, "annotation "+drain.ActionAnnotation+" forbids evictions; nth evicts no pods for {kind} until the annotation is removed"),
+		warn(systemd.DrainLeft, "annotation "+drain.ActionAnnotation+" forbids evictions; no pods are evicted for {kind} until the annotation is removed"),
 	},
 
-	state.NodeCordoned: {warn(systemd.Cordoned, "{would}cordoned the node in {took}").when(isOfNode)},
-	state.CordonFound:  {info(systemd.CordonForeign, "the node was already cordoned by someone else; nth will not uncordon it").when(isOfNode)},
+	state.NodeCordoned: {warn(systemd.Cordoned, "{would}cordoned the node{took}").when(isOfNode)},
+	state.CordonFound:  {info(systemd.CordonForeign, "the node was already cordoned by someone else; that cordon will not be lifted").when(isOfNode)},
 	state.NodeUncordoned: {
-		info(systemd.CordonLifted, "someone uncordoned the node during the drain; nth still evicts the pods from before the uncordon, and keeps newer pods").when(actionIs(policy.Drain)),
-		info(systemd.CordonLifted, "someone uncordoned the node; nth will not cordon it again for this event until a reboot"),
+		info(systemd.CordonLifted, "someone uncordoned the node during the drain; the pods from before the uncordon are still evicted, newer pods stay").when(actionIs(policy.Drain)),
+		info(systemd.CordonLifted, "someone uncordoned the node; for this event, the node will not be cordoned again, except after a reboot"),
 	},
 	state.NodeOptedOut: {
-		info(systemd.DrainLeft, "annotation "+drain.ActionAnnotation+" forbids cordoning; nth neither cordons nor drains the node until the annotation is removed"),
+		info(systemd.DrainLeft, "annotation "+drain.ActionAnnotation+" forbids cordoning; the node is neither cordoned nor drained until the annotation is removed"),
 	},
-	state.NodeMissing:      {info(systemd.DrainStarted, "the Node does not exist: {detail}; nth will cordon it once the kubelet registers it")},
+	state.NodeMissing:      {info(systemd.DrainStarted, "the Node does not exist: {detail}; a Node that the kubelet registers later will be cordoned")},
 	state.NodeExcluded:     {info(systemd.Cordoned, "added the label "+drain.ExcludeLabel+" to the node, so that load balancers deregister it")},
 	state.NodeCordonFailed: {warn(systemd.CordonFailed, "{detail}; retrying")},
 	state.EvictionsDelayed: {info(systemd.DrainStarted, "evictions begin in {detail}, so that load balancers can deregister the node first")},
-	state.ScriptsFailed:    {warn(systemd.DrainStarted, "no longer waiting for nth-before-drain.target: {detail}; the drain continues")},
+	state.ScriptsFailed:    {warn(systemd.DrainStarted, "the drain continues without waiting for nth-before-drain.target: {detail}")},
 	state.TargetsLeft:      {info(systemd.DrainStarted, "waiting for load balancers to deregister the node: {detail}")},
 	state.TargetsOut: {
-		warn(systemd.DrainStarted, "no longer waiting for load balancers: {detail}; they may still send requests to the node").when(hasDetail),
+		warn(systemd.DrainStarted, "no longer waiting for load balancers, which may still send requests to the node: {detail}").when(hasDetail),
 		info(systemd.DrainStarted, "load balancers have deregistered the node"),
 	},
 
@@ -92,11 +97,11 @@ var messages = map[state.TransitionKind][]message{
 		info(systemd.PodHeld, "disruption budget {detail} blocks the eviction of {pod}; retrying"),
 	},
 	state.PodRefused:       {warn(systemd.PodHeld, "{detail}; retrying")},
-	state.PodOverdue:       {warn(systemd.PodHeld, "{pod} is still terminating after its grace period; nth no longer waits for it before it evicts system-critical pods")},
-	state.PodsLeftToReturn: {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; nth no longer evicts them")},
+	state.PodOverdue:       {warn(systemd.PodHeld, "{pod} is still terminating after its grace period; the eviction of system-critical pods no longer waits for this pod")},
+	state.PodsLeftToReturn: {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; these are no longer evicted")},
 	state.PodGone:          {info(systemd.PodGone, "{pod} is gone; pods still to go: {left} of {total}")},
 	state.Rebooting:        {warn(systemd.Rebooting, "{doing}starting the maintenance now, before EC2 does: {reason}")},
-	state.RebootFailed:     {failure(systemd.Rebooting, "cannot start the maintenance before EC2 does: {error}; nth leaves it to EC2")},
+	state.RebootFailed:     {warn(systemd.Rebooting, "not starting the maintenance before EC2 does: {error}; whatever EC2 has scheduled stays as it is")},
 	state.VolumesInUse:     {info(systemd.PodGone, "waiting for volumes to be detached: {detail} left")},
 }
 
@@ -154,9 +159,9 @@ func (a *Agent) would(done string) string {
 
 // fill replaces the placeholders in the format of a message.
 func (a *Agent) fill(format string, t state.Transition) string {
-	doing := ""
+	doing, took := "", " in "+t.Took.Round(time.Millisecond).String()
 	if a.cfg.DryRun {
-		doing = "dry run: would be "
+		doing, took = "dry run: would be ", ""
 	}
 	why := ""
 	if t.Err != nil {
@@ -166,7 +171,7 @@ func (a *Agent) fill(format string, t state.Transition) string {
 		"{error}", why,
 		"{kind}", string(t.Entry.Event.Kind), "{plan}", t.Plan, "{ending}", t.Entry.Ending.Text(), "{action}", t.Action, "{reason}", t.Reason,
 		"{pod}", t.Pod, "{detail}", t.Detail, "{total}", strconv.Itoa(t.Total), "{left}", strconv.Itoa(t.Left),
-		"{pods}", text.Pods(t.Total), "{took}", t.Took.Round(time.Millisecond).String(), "{doing}", doing, "{would}", a.would(""),
+		"{pods}", text.Pods(t.Total), "{took}", took, "{doing}", doing, "{would}", a.would(""),
 	}
 	switch t.Kind { // Messages for other kinds have no more placeholders.
 	case state.Begun:
@@ -182,9 +187,9 @@ func (a *Agent) fill(format string, t state.Transition) string {
 // timeLeft says in words how much time is left until a transition's deadline.
 func timeLeft(t state.Transition) string {
 	if t.Deadline.IsZero() {
-		return "no deadline"
+		return "there is no deadline"
 	}
-	return fmt.Sprintf("%.0f s left", max(t.Deadline.Sub(t.At), 0).Seconds())
+	return fmt.Sprintf("%.0f s until the deadline", max(t.Deadline.Sub(t.At), 0).Seconds())
 }
 
 // drained says in words what a drain that is done did, and when it was done compared with its deadline.
@@ -192,6 +197,9 @@ func (a *Agent) drained(t state.Transition) string {
 	r := t.Entry.Result
 	if r == nil { // No guard has worked for the event.
 		r = &state.Result{}
+	}
+	if t.Outcome == state.NodeGone {
+		return fmt.Sprintf("the drain is over, because the Node no longer exists: %s evicted, %d deleted", text.Pods(r.Evicted), r.Deleted)
 	}
 	if a.cfg.DryRun {
 		return a.would(fmt.Sprintf("drained the node: %s evicted, %d exempt (such as DaemonSet pods)", text.Pods(r.Evicted), r.Skipped))
@@ -205,9 +213,6 @@ func (a *Agent) drained(t state.Transition) string {
 			said += fmt.Sprintf("; %.0f s before the deadline", left)
 		}
 	}
-	if t.Outcome == state.NodeGone {
-		said += "; the Node no longer exists, so nothing is left to drain"
-	}
 	return said
 }
 
@@ -215,7 +220,7 @@ func (a *Agent) drained(t state.Transition) string {
 func incomplete(t state.Transition) string {
 	r := t.Entry.Result
 	if r == nil { // No guard has worked for the event.
-		return "nth has evicted no pods, and does not know which are left"
+		return "it could not begin, so no pods were evicted, and the pods left are not known"
 	}
 	left := slices.Clone(r.Left)
 	for i, pod := range left {

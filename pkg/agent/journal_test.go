@@ -12,7 +12,7 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-const begun = "warning: draining the node: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000 (120 s left)"
+const begun = "warning: draining the node: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000; 120 s until the deadline"
 
 // pod is a report about default/web.
 func pod(what state.TransitionKind, detail string) drain.Progress {
@@ -34,17 +34,17 @@ func TestJournal_WhatAGuardReports(t *testing.T) {
 		"a pod is deleted":      {pod(state.PodDeleted, ""), systemd.PodDeleted, []string{"warning: deleted default/web, ignoring disruption budgets: it would not have terminated before the deadline"}},
 		"its grace is cut":      {pod(state.PodDeleted, "8 s of 30 s"), systemd.PodDeleted, []string{"warning: deleted default/web, ignoring disruption budgets: it would not have terminated before the deadline; 8 s of 30 s"}},
 		"an evicted pod's is":   {pod(state.PodEvicted, "8 s of 30 s"), systemd.PodEvicted, []string{"warning: evicted default/web; 8 s of 30 s"}},
-		"a pod is overdue":      {pod(state.PodOverdue, "still ending"), systemd.PodHeld, []string{"warning: default/web is still terminating after its grace period; nth no longer waits for it before it evicts system-critical pods"}},
+		"a pod is overdue":      {pod(state.PodOverdue, "still ending"), systemd.PodHeld, []string{"warning: default/web is still terminating after its grace period; the eviction of system-critical pods no longer waits for this pod"}},
 		"a pod is refused":      {pod(state.PodRefused, "no"), systemd.PodHeld, []string{"warning: cannot evict default/web: no; retrying"}},
 		"a pod is gone":         {pod(state.PodGone, ""), systemd.PodGone, []string{"info: default/web is gone; pods still to go: 1 of 2"}},
 		"pods cannot be listed": {node(state.PodRefused, "the pods cannot be listed"), systemd.PodHeld, []string{"warning: the pods cannot be listed; retrying"}},
 		"evictions are delayed": {node(state.EvictionsDelayed, "30s"), systemd.DrainStarted, []string{begun, "info: evictions begin in 30s, so that load balancers can deregister the node first"}},
-		"there is no Node":      {node(state.NodeMissing, "it was deleted"), systemd.DrainStarted, []string{begun, "info: the Node does not exist: it was deleted; nth will cordon it once the kubelet registers it"}},
-		"scripts fail":          {node(state.ScriptsFailed, "failed: save.service"), systemd.DrainStarted, []string{begun, "warning: no longer waiting for nth-before-drain.target: failed: save.service; the drain continues"}},
+		"there is no Node":      {node(state.NodeMissing, "it was deleted"), systemd.DrainStarted, []string{begun, "info: the Node does not exist: it was deleted; a Node that the kubelet registers later will be cordoned"}},
+		"scripts fail":          {node(state.ScriptsFailed, "failed: save.service"), systemd.DrainStarted, []string{begun, "warning: the drain continues without waiting for nth-before-drain.target: failed: save.service"}},
 		"targets are left":      {node(state.TargetsLeft, "2 targets"), systemd.DrainStarted, []string{begun, "info: waiting for load balancers to deregister the node: 2 targets"}},
 		"targets are out":       {node(state.TargetsOut, ""), systemd.DrainStarted, []string{begun, "info: load balancers have deregistered the node"}},
-		"targets are given up":  {node(state.TargetsOut, "no permission"), systemd.DrainStarted, []string{begun, "warning: no longer waiting for load balancers: no permission; they may still send requests to the node"}},
-		"it was cordoned":       {node(state.CordonFound, ""), systemd.CordonForeign, []string{"info: the node was already cordoned by someone else; nth will not uncordon it"}},
+		"targets are given up":  {node(state.TargetsOut, "no permission"), systemd.DrainStarted, []string{begun, "warning: no longer waiting for load balancers, which may still send requests to the node: no permission"}},
+		"it was cordoned":       {node(state.CordonFound, ""), systemd.CordonForeign, []string{"info: the node was already cordoned by someone else; that cordon will not be lifted"}},
 		"pods are left alone":   {drain.Progress{Kind: state.StateChanged}, systemd.DrainLeft, []string{leftAlone(event.SpotInterruption)}},
 	}, func(r *rig, row row) {
 		r.node.toGuard(func(_ context.Context, g *guard) {
@@ -122,11 +122,11 @@ func TestJournal_HowADrainEnds(t *testing.T) {
 		},
 		"the Node was deleted after as many evictions as deletions": {
 			drain.Result{NodeGone: true, Evicted: 1, Deleted: 1}, time.Minute,
-			"drained the node: 1 pod evicted, 1 deleted, 0 exempt (such as DaemonSet pods); 60 s before the deadline; the Node no longer exists, so nothing is left to drain",
+			"the drain is over, because the Node no longer exists: 1 pod evicted, 1 deleted",
 		},
 		"the Node was deleted meanwhile": {
 			drain.Result{NodeGone: true, Evicted: 3}, time.Minute,
-			"drained the node: 3 pods evicted, 0 deleted, 0 exempt (such as DaemonSet pods); 60 s before the deadline; the Node no longer exists, so nothing is left to drain",
+			"the drain is over, because the Node no longer exists: 3 pods evicted, 0 deleted",
 		},
 	}, func(r *rig, row row) {
 		r.node.toGuard(func(_ context.Context, g *guard) {
@@ -144,7 +144,7 @@ func TestJournal_HowADrainEnds(t *testing.T) {
 		if row.after > 0 {
 			r.wantSaid(systemd.Drained, "warning: "+row.want)
 		} else {
-			r.wantSaid(systemd.DrainIncomplete, "error: the drain ran out of time: "+row.want+"; nth continues it while the machine runs")
+			r.wantSaid(systemd.DrainIncomplete, "error: the drain ran out of time: "+row.want+"; retrying while the machine runs")
 		}
 	})
 }
@@ -167,7 +167,7 @@ func TestJournal_ADryRunNeverSaysThatSomethingWasDone(t *testing.T) {
 		r.pass(time.Minute)
 		for id, want := range map[string][]string{
 			systemd.Started:      {"info: watching for interruptions, as a dry run: nothing will be cordoned or evicted"},
-			systemd.DrainStarted: {"warning: dry run: would be draining the node: EC2 has scheduled instance-stop at 01:00:00 UTC on 1 Jan 2000 (3600 s left)"},
+			systemd.DrainStarted: {"warning: dry run: would be draining the node: EC2 has scheduled instance-stop at 01:00:00 UTC on 1 Jan 2000; 3600 s until the deadline"},
 			systemd.PodEvicted:   {"info: dry run: would have evicted default/web-1"},
 			systemd.Drained:      {"warning: dry run: would have drained the node: 1 pod evicted, 2 exempt (such as DaemonSet pods)"},
 			systemd.Uncordoned:   {"info: dry run: would have uncordoned the node: the event was withdrawn"},

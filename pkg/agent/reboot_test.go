@@ -37,7 +37,7 @@ func TestReboot_IsRecordedAndRequestedOnce(t *testing.T) {
 	}
 	each(t, map[string]row{
 		"it takes place":    {nil, []string{rebooting}},
-		"logind refuses it": {errors.New("refused"), []string{rebooting, "error: cannot start the maintenance before EC2 does: refused; nth leaves it to EC2"}},
+		"logind refuses it": {errors.New("refused"), []string{rebooting, "warning: not starting the maintenance before EC2 does: refused; whatever EC2 has scheduled stays as it is"}},
 	}, func(r *rig, row row) {
 		reboots(r, row.answer)
 		r.run()
@@ -86,7 +86,7 @@ func TestReboot_IsNotRequested(t *testing.T) {
 	each(t, map[string]row{
 		"if the disk is full": {
 			func(r *rig) { r.record.err = errors.New("full") },
-			[]string{"error: cannot start the maintenance before EC2 does: full; nth leaves it to EC2"},
+			[]string{"warning: not starting the maintenance before EC2 does: full; whatever EC2 has scheduled stays as it is"},
 		},
 		"while the disk hangs": {func(r *rig) { r.record.hangs = time.Hour }, nil},
 		"if an operator uncordons the node before it is on record": {func(r *rig) { r.record.hangs = 5 * time.Second; reopen(r) }, nil},
@@ -174,7 +174,7 @@ func TestReboot_LeavesTheRestToEC2(t *testing.T) {
 		r.wantTape()
 		r.announce(r.rebooting("a", time.Hour))
 		r.wantTape("put a undoing", "uncordon", "uncordon ended", "put a seen")
-		r.wantSaid(systemd.Uncordoned, "info: uncordoned the node: the maintenance was not done early; EC2 will do it at the scheduled time")
+		r.wantSaid(systemd.Uncordoned, "info: uncordoned the node: the maintenance that was to start early is still scheduled; the node will be drained again before the scheduled time")
 		r.pass(50 * time.Minute)
 		r.wantTape("put a draining", "guard for a: drain, soft in 10m0s", "put a drained")
 	})

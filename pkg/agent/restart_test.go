@@ -61,7 +61,7 @@ func TestRestart_WhatRanOutOfTimeWhileNthWasStopped(t *testing.T) {
 		r.restart(func() { r.pass(2 * time.Minute) })
 		r.wantTape("put a incomplete", "guard for a: drain, hard in -1m0s")
 		r.wantSaid(systemd.DrainIncomplete,
-			"error: the drain ran out of time: nth has evicted no pods, and does not know which are left; nth continues it while the machine runs")
+			"error: the drain ran out of time: it could not begin, so no pods were evicted, and the pods left are not known; retrying while the machine runs")
 	})
 }
 

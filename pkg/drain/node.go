@@ -428,7 +428,7 @@ func (n *Node) uncordon(ctx context.Context, booted Booted, write bool) (result 
 	return result, nil
 }
 
-var errNotReady = kube.NotYet{Text: "the node is not Ready", Pause: lookEvery}
+var errNotReady = kube.NotYet{Text: "the node must become Ready first", Pause: lookEvery}
 
 // uncordonOf says what an uncordon of this Node does, without doing it.
 func (n *Node) uncordonOf(node *corev1.Node) UncordonResult {

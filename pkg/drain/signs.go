@@ -50,7 +50,7 @@ func neededBy(node *corev1.Node) string {
 		}
 	}
 	if node.DeletionTimestamp != nil { // A finalizer still holds the Node.
-		return "the pending deletion of the Node"
+		return "the program that is deleting this Node (such as Karpenter)"
 	}
 	return ""
 }

@@ -39,7 +39,7 @@ func TestUncordon_Waits(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) || count(s, "patch") != 0 {
 			t.Errorf("error %v with %d patches", err, count(s, "patch"))
 		}
-		if want := `cannot uncordon node "node-1": the node is not Ready (context deadline exceeded)`; err.Error() != want {
+		if want := `cannot uncordon node "node-1": the node must become Ready first (context deadline exceeded)`; err.Error() != want {
 			t.Errorf("error %q; want %q", err, want)
 		}
 	})
@@ -73,8 +73,8 @@ func TestUncordon_LeavesTheCordonToOthers(t *testing.T) {
 		"maintenance":                   {condition("MaintenanceInProgress", corev1.ConditionTrue), "the maintenance in progress"},
 		"planned maintenance":           {condition("MaintenancePlanned", corev1.ConditionTrue), ""},
 		"somebody's taint":              {tainted("dedicated", "gpu", no), ""},
-		"a Node that is deleted":        {going, "the pending deletion of the Node"},
-		"Karpenter on our own node":     {func(n *corev1.Node) { going(n); setBy("nth")(n) }, "the pending deletion of the Node"},
+		"a Node that is deleted":        {going, "the program that is deleting this Node (such as Karpenter)"},
+		"Karpenter on our own node":     {func(n *corev1.Node) { going(n); setBy("nth")(n) }, "the program that is deleting this Node (such as Karpenter)"},
 	} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			want := drain.UncordonLifted

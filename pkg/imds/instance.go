@@ -22,7 +22,7 @@ func (s *Source) Polled() string {
 		polled = append(polled, string(kind))
 	}
 	if polled == nil {
-		return "polling for nothing: the settings ignore all kinds of events that the metadata service announces"
+		return "not polling the metadata service for events: the settings ignore all kinds that it announces"
 	}
 	return "polling for " + strings.Join(polled, ", ")
 }

@@ -69,6 +69,8 @@ func RetryAfter(err error) time.Duration {
 // Plain describes an error in words that stay the same from one attempt to the next, so that Trouble reports it once.
 func Plain(err error) string {
 	switch s := Answer(err); {
+	case s.Code == http.StatusUnauthorized:
+		return "the API server refuses the credential (401 Unauthorized)"
 	case s.Code != 0:
 		return fmt.Sprintf("%d %s: %s", s.Code, http.StatusText(int(s.Code)), text.Visible(s.Message, text.Line))
 	case errors.Is(err, context.DeadlineExceeded):

@@ -16,10 +16,10 @@ func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 		return fmt.Sprintf("by the settings, the action for this event is %q now", action)
 	}
 	if !e.RebootAt.IsZero() {
-		return "the maintenance was not done early; EC2 will do it at the scheduled time"
+		return "the maintenance that was to start early is still scheduled; the node will be drained again before the scheduled time"
 	}
 	if e.Released() {
-		return "someone has already uncordoned it, so nth only removes what else it has set, such as its annotation"
+		return "someone has already uncordoned the node"
 	}
 	return "the event was moved to a later time"
 }
@@ -34,7 +34,7 @@ func (s Settings) Describe(e state.Entry) string {
 	text := e.Event.Summary()
 	p, start := s.plan(e), s.start(Situation{Now: e.Changed, BootID: e.BootID}, e) // Changed stands for now, so that the text is the entry's alone.
 	if !e.RebootAt.IsZero() {
-		text += ", and nth has already requested it"
+		text += "; an early start was tried once, and is not tried again"
 	}
 	// Operators have uncordoned the node. Only a drain that was under way continues.
 	releasedForGood := e.Released() && e.Phase != state.Draining

@@ -114,8 +114,8 @@ var endings = map[Ending]string{
 	Canceled:  "the event was canceled",
 	Completed: "the event is over",
 	Rebooted:  "the machine is back after its reboot",
-	Expired:   "the cordon's time to live expired",
-	Ignored:   "the settings ignore this kind of event",
+	Expired:   "the time in the setting cordon_for is over",
+	Ignored:   "the settings now ignore this kind of event",
 }
 
 // Text says in words why an event no longer stands.

@@ -72,12 +72,12 @@ func (n *Notifier) send(state string) {
 	queued := n.sender.send(func() {
 		_, err := daemon.SdNotify(false, state)
 		if err != nil {
-			err = fmt.Errorf("cannot notify systemd of %q: %w", state, err)
+			err = fmt.Errorf("cannot notify systemd of %q: %w; systemd may restart the service", state, err)
 		}
 		n.remember(err)
 	})
 	if !queued {
-		n.remember(fmt.Errorf("cannot notify systemd of %q: systemd has not read the last %d notifications", state, maxQueued))
+		n.remember(fmt.Errorf("cannot notify systemd of %q: systemd has not read the last %d notifications; systemd may restart the service", state, maxQueued))
 	}
 }
 

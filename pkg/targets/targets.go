@@ -90,7 +90,7 @@ func (t *Targets) Wait(ctx context.Context, node wait.Node, report func(left str
 	}
 }
 
-// judge says by the last look what is still to be waited for. left names the machine's states, such as "the machine is draining in tg/web"; "" if the
+// judge says by the last look what is still to be waited for. left names the machine's states, such as "the machine is still in target group tg/web (draining)"; "" if the
 // machine is in no group. stuck says why waiting is of no use: no target drains yet, and no controller will begin. That is so if the Node is not
 // labeled, or if isLate says that the time for a controller is over.
 func (s *service) judge(labeled, isLate bool) (left string, stuck error) {
@@ -98,20 +98,20 @@ func (s *service) judge(labeled, isLate bool) (left string, stuck error) {
 	draining := false
 	for _, g := range s.open {
 		if len(g.states) > 0 {
-			parts = append(parts, fmt.Sprintf("%s in %s", join(g.states), name(g.arn)))
+			parts = append(parts, fmt.Sprintf("target group %s (%s)", name(g.arn), join(g.states)))
 		}
 		draining = draining || slices.Contains(g.states, types.TargetHealthStateEnumDraining)
 	}
 	if len(parts) > 0 {
-		left = "the machine is " + strings.Join(parts, ", ")
+		left = "the machine is still in " + strings.Join(parts, ", ")
 	}
 	switch {
 	case left == "" || draining:
 		return left, nil
 	case !labeled:
-		return left, fmt.Errorf("%s, and no controller will deregister the node from its target groups: it lacks the label node.kubernetes.io/exclude-from-external-load-balancers", left)
+		return left, fmt.Errorf("%s, and no controller will deregister it, because the node lacks the label node.kubernetes.io/exclude-from-external-load-balancers", left)
 	case isLate:
-		return left, fmt.Errorf("%s, and no controller has begun to deregister the node from its target groups within %s", left, starting)
+		return left, fmt.Errorf("%s, and no controller has begun to deregister it within %s", left, starting)
 	}
 	return left, nil // A controller may still begin.
 }

@@ -83,8 +83,8 @@ func (r *rig) after(d time.Duration, do func()) {
 
 const (
 	health  = "elasticloadbalancing:DescribeTargetHealth"
-	healthy = "the machine is healthy in tg/web"
-	leaves  = "the machine is draining in tg/web"
+	healthy = "the machine is still in target group tg/web (healthy)"
+	leaves  = "the machine is still in target group tg/web (draining)"
 )
 
 // web adds the group tg/web, of which the machine is a target that drains for so long.
@@ -131,7 +131,7 @@ func TestWait_EndsWhenAndWhy(t *testing.T) {
 				r.elb.SetState(instance, "initial")
 				r.after(20*time.Second, func() { r.elb.Deregister(instance) })
 			},
-			took: 20 * time.Second, reports: []string{"the machine is initial in tg/web"},
+			took: 20 * time.Second, reports: []string{"the machine is still in target group tg/web (initial)"},
 		},
 		"an unused target gets nothing": {prepare: func(r *rig) { r.web(0); r.elb.SetState(instance, "unused") }},
 		"a group of pods' addresses": {prepare: func(r *rig) {
@@ -139,10 +139,10 @@ func TestWait_EndsWhenAndWhy(t *testing.T) {
 		}},
 		"no controller deregisters": {
 			prepare: func(r *rig) { r.web(0) }, took: time.Minute, reports: []string{healthy},
-			why: healthy + ", and no controller has begun to deregister the node from its target groups within 1m0s",
+			why: healthy + ", and no controller has begun to deregister it within 1m0s",
 		},
 		"nobody is to deregister": {
-			prepare: func(r *rig) { r.web(0) }, unlabeled: true, why: healthy + ", and no controller will deregister the node from its target groups: it lacks the label node.kubernetes.io/exclude-from-external-load-balancers",
+			prepare: func(r *rig) { r.web(0) }, unlabeled: true, why: healthy + ", and no controller will deregister it, because the node lacks the label node.kubernetes.io/exclude-from-external-load-balancers",
 		},
 		"the machine is no target": {prepare: func(r *rig) {
 			r.elb.RemoveGroup(r.web(0))
@@ -174,7 +174,7 @@ func TestWait_EndsWhenAndWhy(t *testing.T) {
 				r.elb.Deregister(instance)
 				r.elb.Fail(elbtest.Fault{Status: 500, Code: "InternalFailure", Times: 1, About: bad})
 			},
-			took: time.Minute, reports: []string{"the machine is draining in tg/bad, draining in tg/web"},
+			took: time.Minute, reports: []string{"the machine is still in target group tg/bad (draining), target group tg/web (draining)"},
 		},
 		"a short silence": {prepare: func(r *rig) { r.outage(elbtest.Fault{}, 40*time.Second) }, took: 40 * time.Second, reports: []string{leaves}},
 		"a short throttling": {

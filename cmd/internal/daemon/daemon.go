@@ -74,7 +74,7 @@ func Run[C any, P config.Pointer[C]](
 		webhook, faults := settings.Webhook(P(&current.Config).Base().Webhook, name)
 		degraded := slices.Concat(current.Warnings, faults)
 		for _, fault := range degraded {
-			log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid).Errorf("ignoring an invalid setting: %s; drains are not affected", fault)
+			log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid).Warnf("ignoring an invalid setting: %s; drains are not affected", fault)
 		}
 		running, end := context.WithCancelCause(ctx)
 		reloaded := make(chan config.Loaded[C], 1)

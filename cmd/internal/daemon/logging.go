@@ -161,4 +161,7 @@ func logFault(logger *logrus.Logger, err error) {
 	for _, line := range faults(err) {
 		entry.Error(line)
 	}
+	if isConfigError(err) {
+		entry.Error("invalid configuration; not starting")
+	}
 }
