@@ -107,11 +107,11 @@ func logMessage(log *logrus.Entry, dryRun bool, r sqs.Report) {
 		log.WithField(systemd.FieldMessageID, systemd.MessagePoisoned).
 			Errorf("unrecognized message: %s; SQS will move it to the dead-letter queue", r.Why)
 	case sqs.NotOurs:
-		fate := "deleted it from"
+		fate := "deleted it from the queue"
 		if dryRun {
-			fate = "left it in"
+			fate = "left it in the queue, as this is a dry run"
 		}
-		log.Infof("ignored a message and %s the queue: %s", fate, r.Why)
+		log.Infof("ignored a message and %s: %s", fate, r.Why)
 	case sqs.Lost:
 		refused := map[sqs.Outcome]string{
 			sqs.Deleted: "delete a finished message", sqs.Extended: "extend the visibility timeout of a message", sqs.Returned: "return a message to the queue",
@@ -177,7 +177,7 @@ func awsConfig(ctx context.Context, cfg config.Queue) (aws.Config, error) {
 	}
 	found, err := awsconfig.LoadDefaultConfig(ctx, options...)
 	if err != nil {
-		return aws.Config{}, fmt.Errorf("cannot read the AWS environment variables and ~/.aws: %w", err)
+		return aws.Config{}, fmt.Errorf("found no valid AWS configuration in the environment variables and ~/.aws: %w", err)
 	}
 	found.HTTPClient = role.Unhurried(found.HTTPClient)
 	return found, nil

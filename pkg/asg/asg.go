@@ -94,7 +94,7 @@ func (r *reporter) say(what Outcome, format string, args ...any) {
 // sayFailed reports an error: as Refused if a permission is missing, and otherwise as Trouble. doing says what has failed, such as "complete …".
 func (r *reporter) sayFailed(doing string, err error) {
 	if !unpermitted(err) {
-		r.say(Trouble, "cannot %s: %s; Auto Scaling is asked again", doing, err)
+		r.say(Trouble, "cannot %s: %s; retrying the request", doing, err)
 		return
 	}
 	refused, _ := errors.AsType[role.RefusedError](err) // Without a role, it is zero: no action is named.

@@ -25,6 +25,7 @@ var eksHooks = []string{"Terminate-LC-Hook", "Launch-LC-Hook"}
 type rule struct {
 	transition string   // terminating or launching
 	kind       string   // what the hooks are for, in messages
+	until      string   // when the hooks are completed, in messages
 	setting    string   // the key of the setting that names hooks
 	named      []string // the hooks that the setting names
 	// queue is the queue that nth-queue reads, in the form of HookClientOptions.Queue; empty for nth.
@@ -61,12 +62,12 @@ func choose(group string, all []hook, r rule) (chosen []hook, why string) {
 	}
 	switch {
 	case len(hooks) == 0:
-		return nil, fmt.Sprintf("the Auto Scaling group %q has no lifecycle hook for %s, and so does not wait for nth", group, r.kind)
+		return nil, fmt.Sprintf("the Auto Scaling group %q has no lifecycle hook for %s, and so does not wait until %s", group, r.kind, r.until)
 	case len(chosen) == 0:
-		return nil, fmt.Sprintf("the Auto Scaling group %q has lifecycle hooks for %s that may be those of other programs: %s; nth completes only those that %s names",
-			group, r.kind, names(hooks), r.setting)
+		return nil, fmt.Sprintf("the lifecycle hook %s for %s of the Auto Scaling group %q is left alone, because another program may complete it; to change that, name it in %s",
+			names(hooks), r.kind, group, r.setting)
 	}
-	return chosen, fmt.Sprintf("nth sends heartbeats for the lifecycle hook %s for %s of the Auto Scaling group %q, then completes it", names(chosen), r.kind, group)
+	return chosen, fmt.Sprintf("heartbeats hold the lifecycle hook %s for %s of the Auto Scaling group %q until %s; then the hook is completed", names(chosen), r.kind, group, r.until)
 }
 
 // names returns the names of hooks for a message.

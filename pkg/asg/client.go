@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -30,7 +29,7 @@ type Action struct {
 
 // String names the action in messages.
 func (a Action) String() string {
-	return fmt.Sprintf("the lifecycle hook %q of the Auto Scaling group %q, for %s", a.Hook, a.Group, a.Instance)
+	return fmt.Sprintf("the lifecycle hook %q of the Auto Scaling group %q for %s", a.Hook, a.Group, a.Instance)
 }
 
 // token returns Token as the SDK takes it; nil if Token is empty.
@@ -90,9 +89,9 @@ func NewHookClient(opts HookClientOptions, settings Settings) *HookClient {
 // rule returns the rule for the hooks for launches if launch is true, and for terminations otherwise.
 func (c *HookClient) rule(launch bool) rule {
 	if launch {
-		return rule{launching, "launches", "fleet.launch_hooks", c.settings.LaunchHooks, c.opts.Queue}
+		return rule{launching, "launches", "the node is Ready", "fleet.launch_hooks", c.settings.LaunchHooks, c.opts.Queue}
 	}
-	return rule{terminating, "terminations", "events.asg-termination.hooks", c.settings.Hooks, c.opts.Queue}
+	return rule{terminating, "terminations", "the drain ends", "events.asg-termination.hooks", c.settings.Hooks, c.opts.Queue}
 }
 
 // choose asks for a group's hooks and returns those that the function choose chooses, with its sentence for the log.
@@ -188,9 +187,9 @@ func (c *HookClient) Complete(ctx context.Context, a Action, outcome event.Outco
 	if !a.Launch && !final(outcome) {
 		return nil // The drain that the hook waits for is not done.
 	}
-	result := Continue
+	result, said := Continue, "CONTINUE"
 	if outcome == event.OutOfTime && !a.Back && c.settings.Abandon { // ABANDON may keep an instance, but one that goes back is kept anyway.
-		result = Abandon
+		result, said = Abandon, "ABANDON, because the drain ran out of time"
 	}
 	began := time.Now()
 	for failures := 1; ; failures++ {
@@ -203,7 +202,7 @@ func (c *HookClient) Complete(ctx context.Context, a Action, outcome event.Outco
 		}
 		switch {
 		case err == nil:
-			c.say(Completed, "completed %s with %s", a, strings.ToUpper(string(result)))
+			c.say(Completed, "completed %s with %s", a, said)
 			return nil
 		case errors.Is(err, errNoAction):
 			c.say(Completed, "Auto Scaling no longer waits for %s; nothing is left to complete", a)

@@ -49,20 +49,20 @@ func TestHookClient_HoldsAndCompletesOnlyOurHooks(t *testing.T) {
 		reports string
 	}
 	each(t, map[string]row{
-		"the only one":  {hooks: one(hook), ours: []string{"drain"}, reports: "for the lifecycle hook \"drain\" for"},
-		"a launch hook": {hooks: []asgtest.Hook{hook, bake}, launch: true, ours: []string{"bake"}, reports: "for the lifecycle hook \"bake\" for"},
-		"several":       {hooks: []asgtest.Hook{hook, logs}, reports: "nth completes only those that events.asg-termination.hooks"},
+		"the only one":  {hooks: one(hook), ours: []string{"drain"}, reports: "heartbeats hold the lifecycle hook \"drain\" for"},
+		"a launch hook": {hooks: []asgtest.Hook{hook, bake}, launch: true, ours: []string{"bake"}, reports: "heartbeats hold the lifecycle hook \"bake\" for"},
+		"several":       {hooks: []asgtest.Hook{hook, logs}, reports: "name it in events.asg-termination.hooks"},
 		"several launch hooks": {
 			hooks: []asgtest.Hook{bake, {Name: "warm", Transition: asgtest.Launching, HeartbeatTimeout: 5 * time.Minute}}, launch: true,
-			reports: "nth completes only those that fleet.launch_hooks",
+			reports: "name it in fleet.launch_hooks",
 		},
 		"one of several is named":        {hooks: []asgtest.Hook{hook, logs}, named: []string{"drain", "elsewhere"}, ours: []string{"drain"}},
 		"one launch hook is named":       {hooks: []asgtest.Hook{bake, {Name: "warm", Transition: asgtest.Launching, HeartbeatTimeout: 5 * time.Minute}}, launch: true, named: []string{"warm"}, ours: []string{"warm"}},
 		"others are named":               {hooks: one(hook), named: []string{"elsewhere"}},
-		"that of EKS":                    {hooks: one(asgtest.Hook{Name: "Terminate-LC-Hook"}), reports: "of other programs"},
-		"that of EKS for launches":       {hooks: one(asgtest.Hook{Name: "Launch-LC-Hook", Transition: asgtest.Launching, HeartbeatTimeout: 5 * time.Minute}), launch: true, reports: "of other programs"},
-		"it notifies somebody":           {hooks: one(notifying(hook, "arn:aws:sns:eu-central-1:123456789012:topic")), reports: "of other programs"},
-		"it notifies another queue":      {hooks: one(notifying(hook, "arn:aws:sqs:eu-central-1:123456789012:my-interruptions")), reports: "of other programs"},
+		"that of EKS":                    {hooks: one(asgtest.Hook{Name: "Terminate-LC-Hook"}), reports: "another program may complete it"},
+		"that of EKS for launches":       {hooks: one(asgtest.Hook{Name: "Launch-LC-Hook", Transition: asgtest.Launching, HeartbeatTimeout: 5 * time.Minute}), launch: true, reports: "another program may complete it"},
+		"it notifies somebody":           {hooks: one(notifying(hook, "arn:aws:sns:eu-central-1:123456789012:topic")), reports: "another program may complete it"},
+		"it notifies another queue":      {hooks: one(notifying(hook, "arn:aws:sqs:eu-central-1:123456789012:my-interruptions")), reports: "another program may complete it"},
 		"it notifies the queue":          {hooks: one(notifying(hook, ownQueue)), ours: []string{"drain"}},
 		"one of several notifies it":     {hooks: []asgtest.Hook{notifying(hook, ownQueue), logs}, ours: []string{"drain"}},
 		"hooks are left alone":           {hooks: one(hook), off: true},
@@ -302,8 +302,8 @@ func TestExplain_SaysWhetherTheGroupsHookIsOurs(t *testing.T) {
 			want     string
 			ours     bool
 		}{
-			{asg.Settings{}, false, "nth sends heartbeats for the lifecycle hook \"drain\"", true},
-			{asg.Settings{Hooks: []string{"other"}}, false, "the Auto Scaling group \"workers\" has lifecycle hooks", false},
+			{asg.Settings{}, false, "heartbeats hold the lifecycle hook \"drain\"", true},
+			{asg.Settings{Hooks: []string{"other"}}, false, "the lifecycle hook \"drain\" for terminations of the Auto Scaling group \"workers\" is left alone", false},
 			{asg.Settings{}, true, "the Auto Scaling group \"workers\" has no lifecycle hook for launches", false},
 		} {
 			found, ours, err := r.client(row.settings).Explain(r.t.Context(), group, row.launch)

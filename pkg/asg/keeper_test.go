@@ -87,7 +87,7 @@ func TestKeeper_AsksNothingOfAnInstanceThatWaitsNoMore(t *testing.T) {
 		if calls := r.aws.Calls(""); len(calls) > 4 {
 			r.t.Errorf("%d requests within two hours", len(calls))
 		}
-		r.wantReports(found, "completed: Auto Scaling no longer waits for the lifecycle hook \"drain\" of the Auto Scaling group \"workers\", for i-0a1b2c3d4e5f60718; nothing is left to complete")
+		r.wantReports(found, "completed: Auto Scaling no longer waits for the lifecycle hook \"drain\" of the Auto Scaling group \"workers\" for i-0a1b2c3d4e5f60718; nothing is left to complete")
 	})
 }
 
@@ -98,7 +98,7 @@ func TestKeeper_LeavesWhatIsNotOurs(t *testing.T) {
 	}
 	each(t, map[string]row{
 		"the group has no hook":    {func(r *rig) { r.aws.AddGroup(group) }, []string{"found: the Auto Scaling group \"workers\" has no lifecycle hook for terminations"}},
-		"none of several is named": {func(r *rig) { r.aws.AddGroup(group, hook, asgtest.Hook{Name: "logs"}) }, []string{"found: the Auto Scaling group \"workers\" has lifecycle hooks for terminations that may be those of other programs: \"drain\", \"logs\""}},
+		"none of several is named": {func(r *rig) { r.aws.AddGroup(group, hook, asgtest.Hook{Name: "logs"}) }, []string{"found: the lifecycle hook \"drain\", \"logs\" for terminations of the Auto Scaling group \"workers\" is left alone"}},
 		"it is in no group":        {func(r *rig) { r.metadata["instance-id"] = "i-0ffffffffffffffff" }, []string{"found: the instance is in no Auto Scaling group"}},
 		"the instance has no role": {func(r *rig) { delete(r.metadata, "iam/security-credentials/") }, []string{"refused: cannot look for lifecycle hooks: the instance has no IAM role; drains continue"}},
 		"hooks are disabled":       {func(r *rig) { r.settings.Complete = false }, nil},
@@ -166,8 +166,8 @@ func TestKeeper_EndsAtOnceDuringARequest(t *testing.T) {
 func TestKeeper_CopesWithWhatFails(t *testing.T) {
 	const (
 		looking    = "cannot look for lifecycle hooks: "
-		holding    = "cannot send a heartbeat for the lifecycle hook \"drain\" of the Auto Scaling group \"workers\", for i-0a1b2c3d4e5f60718: "
-		completing = "cannot complete the lifecycle hook \"drain\" of the Auto Scaling group \"workers\", for i-0a1b2c3d4e5f60718: "
+		holding    = "cannot send a heartbeat for the lifecycle hook \"drain\" of the Auto Scaling group \"workers\" for i-0a1b2c3d4e5f60718: "
+		completing = "cannot complete the lifecycle hook \"drain\" of the Auto Scaling group \"workers\" for i-0a1b2c3d4e5f60718: "
 		refused    = "the IAM role does not allow autoscaling:"
 		instances  = "DescribeAutoScalingInstances"
 		beat       = "RecordLifecycleActionHeartbeat"
@@ -190,7 +190,7 @@ func TestKeeper_CopesWithWhatFails(t *testing.T) {
 	each(t, map[string]row{
 		"looks are throttled": {
 			fails(querytest.Throttled(instances, 2)), "drain beaten at 0s~3s 1m40s~3s 3m20s~3s, CONTINUE at 4m0s", []string{
-				"trouble: " + looking + "calling autoscaling:DescribeAutoScalingInstances: Throttling: it is a fault; Auto Scaling is asked again", found, completed,
+				"trouble: " + looking + "calling autoscaling:DescribeAutoScalingInstances: Throttling: it is a fault; retrying the request", found, completed,
 			},
 		},
 		"heartbeats are throttled": {
@@ -204,7 +204,7 @@ func TestKeeper_CopesWithWhatFails(t *testing.T) {
 		"the answer to the completion is lost": {
 			fails(asgtest.Fault{Action: complete, Times: 1, Status: 500, Code: "InternalFailure", After: true}),
 			"drain beaten at 0s 1m40s 3m20s, CONTINUE at 4m0s",
-			[]string{found, "trouble: " + completing, "completed: Auto Scaling no longer waits for the lifecycle hook \"drain\" of the Auto Scaling group \"workers\", for i-0a1b2c3d4e5f60718; nothing is left to complete"},
+			[]string{found, "trouble: " + completing, "completed: Auto Scaling no longer waits for the lifecycle hook \"drain\" of the Auto Scaling group \"workers\" for i-0a1b2c3d4e5f60718; nothing is left to complete"},
 		},
 		"the group may not be asked for": {
 			denied(instances), timedOut, []string{"refused: " + looking + refused + "DescribeAutoScalingInstances; " +
@@ -259,7 +259,7 @@ func (r *rig) wantCounted(counted map[string]int) {
 // The beginnings of what is reported in most tests.
 const (
 	policy    = "(docs/lifecycle.md has the policy)"
-	found     = "found: nth sends heartbeats for the lifecycle hook \"drain\" for terminations of the Auto Scaling group \"workers\", then completes it"
+	found     = "found: heartbeats hold the lifecycle hook \"drain\" for terminations of the Auto Scaling group \"workers\" until the drain ends; then the hook is completed"
 	completed = "completed: completed the lifecycle hook \"drain\""
 )
 

@@ -91,7 +91,7 @@ var ErrRefused = errors.New("IAM does not allow the request")
 // explain returns the error of a request for an action in plain words. The result wraps ErrRefused if IAM does not allow the action.
 func explain(action string, err error) error {
 	if role.Refused(err) {
-		return fmt.Errorf("%w: %s", ErrRefused, action)
+		return fmt.Errorf("%w %s", ErrRefused, action)
 	}
 	return role.Explain(action, lookupTimeout, err)
 }
@@ -190,7 +190,7 @@ func (c *Catalog) convert(described types.Instance) Instance {
 		key, value := aws.ToString(tag.Key), aws.ToString(tag.Value)
 		found.Managed = found.Managed || key == c.tag
 		if key == groupTag {
-			found.Group, found.Stays = value, "the Auto Scaling group of the instance would replace it"
+			found.Group, found.Stays = value, "its Auto Scaling group would replace the instance"
 		}
 		if name, ok := strings.CutPrefix(key, ClusterTag); ok && name != "" {
 			found.Clusters = append(found.Clusters, name)

@@ -40,7 +40,7 @@ func inGroup(group string) map[string]string {
 func TestLook_SaysWhatTagsSay(t *testing.T) {
 	t.Parallel()
 	launched := time.Date(2026, 11, 20, 8, 30, 0, 0, time.UTC)
-	const replaced = "the Auto Scaling group of the instance would replace it"
+	const replaced = "its Auto Scaling group would replace the instance"
 	cluster := map[string]string{"kubernetes.io/cluster/shop": "owned", "Name": "kubernetes.io/cluster/no", "kubernetes.io/cluster/": "owned"}
 	for id, row := range map[string]struct {
 		instance ec2test.Instance
@@ -88,7 +88,7 @@ func TestLook_CopesWithWhatFails(t *testing.T) {
 			querytest.Fault{Status: http.StatusBadRequest, Code: "InvalidParameterValue"}, 0, asking + "calling ec2:DescribeInstances: InvalidParameterValue: it is a fault", 1,
 		},
 		"it may not be asked": {
-			querytest.Fault{Status: http.StatusForbidden, Code: "UnauthorizedOperation"}, 0, asking + "IAM does not allow the request: ec2:DescribeInstances", 1,
+			querytest.Fault{Status: http.StatusForbidden, Code: "UnauthorizedOperation"}, 0, asking + "IAM does not allow the request ec2:DescribeInstances", 1,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -215,7 +215,7 @@ func TestChange_IsRepeatedOnlyIfItWasThrottled(t *testing.T) {
 		"a termination":        {request: ec2.Terminate, state: "terminated", tried: 1},
 		"a reboot":             {request: ec2.Reboot, state: "running", tried: 1},
 		"a try":                {request: ec2.Stop, try: true, state: "running", tried: 1},
-		"a try that IAM fails": {request: ec2.Stop, try: true, denied: "StopInstances", state: "running", tried: 1, why: "IAM does not allow the request: ec2:StopInstances"},
+		"a try that IAM fails": {request: ec2.Stop, try: true, denied: "StopInstances", state: "running", tried: 1, why: "IAM does not allow the request ec2:StopInstances"},
 		"it is throttled":      {request: ec2.Stop, fault: throttled(1), state: "stopped", tried: 2},
 		"EC2 is broken": {
 			request: ec2.Reboot, fault: querytest.Fault{Status: 500, Code: "InternalError", Times: 1}, state: "running", tried: 1, why: "InternalError",

@@ -40,7 +40,7 @@ func (c *Catalog) Change(ctx context.Context, request Request, id string, try bo
 	}
 	failed := explain(fmt.Sprintf("%s for the instance %s", request, id), err)
 	if role.Code(err) == "" {
-		return fmt.Errorf("%w: %w", ErrUnanswered, failed)
+		return fmt.Errorf("%w (%w)", ErrUnanswered, failed)
 	}
 	return failed
 }

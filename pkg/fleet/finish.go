@@ -147,7 +147,7 @@ func (t *term) mayRequest(inst *instance, request ec2.Request) bool {
 	if time.Since(known.at) >= verdictTime {
 		if refusal, err := t.refusal(inst.id, request); err == nil {
 			if refusal != "" && known.refusal == "" {
-				t.opts.Log.Warnf("cannot start the scheduled maintenance of the instance %s early: %s; nth leaves it to EC2", inst.id, refusal)
+				t.opts.Log.Warnf("not starting the scheduled maintenance of the instance %s early: %s; whatever EC2 has scheduled stays as it is", inst.id, refusal)
 			}
 			known = verdict{time.Now(), refusal}
 			inst.verdicts[request] = known
@@ -299,7 +299,7 @@ func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 	case next.Request == "":
 		return "", errors.New("the scheduled maintenance is over")
 	case !isInTurn:
-		return "", fmt.Errorf("another node of the group %q has its maintenance first", s.node.group)
+		return "", fmt.Errorf("only one node of the group %q may have its maintenance at a time, and it is another node's turn", s.node.group)
 	}
 	if refusal, err := t.refusal(s.instance.id, next.Request); err != nil || refusal != "" { // The instance may have joined a group since.
 		return "", cmp.Or(err, errors.New(refusal))
@@ -321,7 +321,7 @@ func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 	case err != nil:
 		return "", err
 	case !written:
-		return "", errors.New("the node was uncordoned, rebooted or opted out after its drain")
+		return "", errors.New("the drain no longer counts, because the node was uncordoned, rebooted or opted out afterwards")
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -346,7 +346,7 @@ func (s *session) carryOut(ctx context.Context) error {
 	const try = false
 	err = t.opts.EC2.Change(ctx, request, s.instance.id, try)
 	if errors.Is(err, ec2.ErrUnanswered) {
-		log.Warnf("cannot tell whether EC2 carries out %s for the instance %s: %s; the instance's state will show it", request, s.instance.id, err)
+		log.Warnf("the request may or may not take effect, because %s; the instance's state will show it", err)
 		return nil
 	}
 	if err != nil {

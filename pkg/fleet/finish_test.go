@@ -82,7 +82,7 @@ func finishing(says *knowledge, finish fleet.Finish) func(*fleet.Options) {
 }
 
 func TestFinish_ByTheRequestForTheCode(t *testing.T) {
-	const once = "cannot start the scheduled maintenance of the instance " + instance + " early"
+	const once = "not starting the scheduled maintenance of the instance " + instance + " early"
 	each(t, map[string]finishRow{
 		"wait":                       {"wait", "system-reboot", nil, "", false, ""},
 		"a reboot":                   {"reboot", "system-reboot", nil, "RebootInstances", true, ""},
@@ -98,14 +98,14 @@ func TestFinish_ByTheRequestForTheCode(t *testing.T) {
 				k.say(func(k *knowledge) { k.stays = map[string]string{instance: "its group"} })
 				return nil
 			})
-		}, "", false, "its group; nth leaves it to EC2"},
+		}, "", false, "its group; whatever EC2 has scheduled stays as it is"},
 		"its tag is removed meanwhile": {"stop-start", "instance-stop", func(c *cluster, k *knowledge) {
 			k.managed = map[string]bool{instance: true}
 			c.before("evict", func(int) error {
 				k.say(func(k *knowledge) { k.managed = map[string]bool{} })
 				return nil
 			})
-		}, "", false, "the instance is no longer managed by nth-queue; nth leaves it to EC2"},
+		}, "", false, "the instance is no longer managed by nth-queue; whatever EC2 has scheduled stays as it is"},
 		"no stop without EC2's answer": {"stop-start", "system-maintenance", func(_ *cluster, k *knowledge) { k.refused = true }, "", false, once + ": IAM does not allow the request: ec2:StopInstances"},
 		"no answer is no permission":   {"reboot", "system-reboot", func(_ *cluster, k *knowledge) { k.silent = true }, "", false, ""},
 		"a termination":                {"replace", "instance-retirement", nil, "TerminateInstances", true, ""},
@@ -170,7 +170,7 @@ func TestFinish_OnlyOfADrainedNodeAndOnce(t *testing.T) {
 			does := says.change
 			says.change = func(request ec2.Request, id string) error { _ = does(request, id); return ec2.ErrUnanswered }
 		}, next: func(c *cluster, said string) {
-			if !strings.Contains(said, "cannot tell whether EC2 carries out") || strings.Contains(said, "leaves it to EC2") {
+			if !strings.Contains(said, "the request may or may not take effect") || strings.Contains(said, "stays as it is") {
 				c.t.Errorf("it is said of the answer that was lost:\n%s", said)
 			}
 		}, want: 1, open: true},
@@ -249,7 +249,7 @@ func TestFinish_OnlyOfADrainedNodeAndOnce(t *testing.T) {
 		if got := says.requests(); len(got) != row.want {
 			t.Errorf("the requests were %q, want %d\n%s", got, row.want, r.log)
 		}
-		if n := strings.Count(r.log.String(), "uncordoned the node: the maintenance was not done early"); n > 1 || (n == 1) != row.kept {
+		if n := strings.Count(r.log.String(), "uncordoned the node: the maintenance that was to start early is still scheduled"); n > 1 || (n == 1) != row.kept {
 			t.Errorf("it is said %d times that EC2 has kept the event\n%s", n, r.log)
 		}
 		if n := c.node("a"); n.Spec.Unschedulable == row.open {

@@ -261,7 +261,7 @@ func (t *term) judgeWithoutNode(inst *instance, h *hint) time.Duration {
 	case isHere && isUrgent(h.Event) && time.Now().Before(h.Event.Deadline): // The instance may still join the cluster before its deadline.
 		return askPause
 	default:
-		t.opts.Log.Infof("%s: the instance %s has no Node in this cluster; nth-queue does nothing for it", h.describe(), inst.id)
+		t.opts.Log.Infof("%s: the instance %s has no Node in this cluster; nth-queue does nothing for it, and leaves any lifecycle hook to its timeout", h.describe(), inst.id)
 		t.done(inst, h)
 	}
 	return 0

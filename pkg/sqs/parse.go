@@ -152,7 +152,7 @@ func Parse(body, account string, sent time.Time) (Notice, error) {
 	}
 	if m.TopicARN != "" { // SNS sends the message inside one of its own.
 		if m.Type != "" && m.Type != "Notification" {
-			return Notice{}, notOurs("it is SNS's %s, and nth-queue neither confirms nor ends subscriptions", shown(m.Type))
+			return Notice{}, notOurs("the message is SNS's %s, and nth-queue neither confirms nor ends subscriptions", shown(m.Type))
 		}
 		body, m.envelope = m.Message, envelope{}
 		if err := unmarshal([]byte(body), &m.envelope); err != nil {
@@ -171,7 +171,7 @@ func Parse(body, account string, sent time.Time) (Notice, error) {
 	case !found: // EventBridge's rule sends more than nth-queue needs, or Auto Scaling reports what it does not wait for.
 		return Notice{}, notOurs("nth-queue does not act on events of the type %s", shown(cmp.Or(kind, m.Event)))
 	case account != "" && from != "" && from != account:
-		return Notice{}, notOurs("it is about the account %s, and the queue is in the account %s", shown(from), account)
+		return Notice{}, notOurs("the message is about the account %s, but the queue is in the account %s", shown(from), account)
 	}
 	if err := unmarshal(inner, &m.fields); err != nil {
 		return Notice{}, err
