@@ -48,7 +48,6 @@ var messages = map[state.TransitionKind][]message{
 	state.ClosedWith: {info(systemd.EventWithdrawn, "done with event {kind}: {ending}; nothing on the node has to be undone for it")},
 	state.Begun: {
 		warn(systemd.DrainStarted, "{doing}draining the node: {reason}; {time}").when(isDraining),
-		info(systemd.EventWithdrawn, "{doing}removing what was set on the node, such as the cordon annotation: {reason}").when(func(t state.Transition) bool { return actionIs(policy.Uncordon)(t) && t.Entry.Released() }),
 		info(systemd.EventWithdrawn, "{doing}uncordoning the node: {reason}").when(actionIs(policy.Uncordon)),
 	},
 	state.CalledBack: {info(systemd.EventWithdrawn, "stopped the unfinished {action} for {kind}, because the plan changed: {plan}")},

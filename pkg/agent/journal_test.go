@@ -2,12 +2,12 @@ package agent_test
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
@@ -149,6 +149,17 @@ func TestJournal_HowADrainEnds(t *testing.T) {
 	})
 }
 
+func TestJournal_AnOperatorsDrainIsAnnouncedAsSuch(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.cfg.Policy[event.Manual] = policy.Rule{Action: policy.Drain}
+		r.run()
+		asked := event.Event{ID: "a", Kind: event.Manual, State: event.Pending}
+		r.source.sink.Snapshot(event.Snapshot{Kind: event.Manual, Events: []event.Event{asked}})
+		r.pass(time.Second)
+		r.wantSaid(systemd.EventSeen, `warning: an operator has run "nth drain"; plan: drain now`)
+	})
+}
+
 func TestJournal_ADryRunNeverSaysThatSomethingWasDone(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.cfg.DryRun = true
@@ -175,7 +186,7 @@ func TestJournal_ADryRunNeverSaysThatSomethingWasDone(t *testing.T) {
 			r.wantSaid(id, want...)
 		}
 		for _, said := range r.said(systemd.Cordoned) {
-			if !strings.Contains(said, "dry run: would have cordoned the node") {
+			if said != "warning: dry run: would have cordoned the node" {
 				t.Errorf("logged: %s", said)
 			}
 		}

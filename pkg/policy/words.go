@@ -19,7 +19,7 @@ func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 		return "the maintenance that was to start early is still scheduled; the node will be drained again before the scheduled time"
 	}
 	if e.Released() {
-		return "someone has already uncordoned the node"
+		return "someone has already uncordoned the node, so only the rest, such as the annotation, is removed"
 	}
 	return "the event was moved to a later time"
 }
