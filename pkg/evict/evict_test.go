@@ -180,6 +180,12 @@ func TestDelete(t *testing.T) {
 		if n := count(s, "delete") - before; n < 1 || n > 3 || before > 60 {
 			t.Errorf("%d deletions until 0.2 s before the deadline, %d in these", before, n)
 		}
+		asked := s.Requests("delete")
+		for i, after := range gaps(asked) {
+			if most := max(r.goal.Hard.Sub(asked[i].At)/3, 100*time.Millisecond); after > most {
+				t.Errorf("deletion %d came after %s; want %s at most", i+2, after, most)
+			}
+		}
 	})
 	// Each is answered as if it were accepted.
 	run(t, "repeated ever sooner without effect", func(t *testing.T, s *apitest.Server) {
