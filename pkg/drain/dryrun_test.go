@@ -143,8 +143,8 @@ func TestForecast_GoesByEachRule(t *testing.T) {
 		pods []*corev1.Pod
 		want foreseen
 	}{
-		"one pod takes its grace": {
-			drain.Options{}, []*corev1.Pod{pod("web", grace(30))}, foreseen{pods: 1, needs: 30 * second},
+		"pods take the longest grace": {
+			drain.Options{}, []*corev1.Pod{pod("web", grace(30)), pod("app", grace(20))}, foreseen{pods: 2, needs: 30 * second},
 		},
 		"evictions are delayed": {
 			drain.Options{LoadBalancerWait: 10 * second}, []*corev1.Pod{pod("web", grace(30))}, foreseen{pods: 1, needs: 40 * second},
