@@ -96,6 +96,15 @@ func TestEvict_APod(t *testing.T) {
 		free()
 		r.await(state.PodGone, "default/dns")
 	})
+	run(t, "that is critical, after one whose end makes itself heard", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("dns", critical), 0)
+		s.AddPod(pod("stuck", grace(5)), apitest.Never)
+		begin(t, s, evict.Options{})
+		time.Sleep(10 * time.Second)
+		s.ChangePod("default/stuck", func(p *corev1.Pod) { p.Status.Message = "containers do not end" })
+		time.Sleep(6 * time.Second)
+		s.Requested(t, 1, "evict default/dns")
+	})
 }
 
 // A webhook may make each eviction a dry run.

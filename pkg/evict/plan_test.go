@@ -137,7 +137,7 @@ func TestPlan(t *testing.T) {
 		"both, not by default":          {pods: one(10, annotated(karpenters, "true"), annotated(autoscalers, "false")), hard: near, want: "evict a 0s"},
 		// Critical pods come after the others, unless one of those does not end, and the drain's own pod comes last.
 		"critical, once the rest is gone":     {pods: append(one(5), pod("dns", critical)), ends: apitest.Ending(3 * time.Second), want: "evict a 0s, evict dns 3s"},
-		"critical, once the rest is overdue":  {pods: append(one(5), pod("dns", critical)), ends: apitest.Never, want: "evict a 0s, evict dns 15s"},
+		"critical, once the rest is overdue":  {pods: []*corev1.Pod{pod("web", grace(5)), pod("dns", critical)}, ends: apitest.Never, want: "evict web 0s, evict dns 15s"},
 		"its own pod, also before a deadline": {opts: evict.Options{Last: "default/a"}, pods: append(one(40, critical), pod("dns", critical, grace(5)), pod("web", grace(30))), ends: apitest.Ending(2 * time.Second), hard: time.Minute, want: "evict web 0s, evict dns 2s, evict a 4s"},
 		// What others have ended is shortened to a second, in the last one. Their clock is years ahead of the bubble's.
 		"shortened":                   {pods: one(1, ending(3600)), ends: apitest.Never, hard: near, want: "delete a 39s with 1"},

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/rest"
 
 	"github.com/nth-project/nth/pkg/kube"
@@ -70,13 +71,10 @@ func (v Volumes) Wait(ctx context.Context, drained Node, report func(left string
 }
 
 // volumesOf returns the volumes that a node reports.
-func volumesOf(node *corev1.Node) map[corev1.UniqueVolumeName]bool {
-	volumes := map[corev1.UniqueVolumeName]bool{}
-	for _, name := range node.Status.VolumesInUse {
-		volumes[name] = true
-	}
+func volumesOf(node *corev1.Node) sets.Set[corev1.UniqueVolumeName] {
+	volumes := sets.New(node.Status.VolumesInUse...)
 	for _, attached := range node.Status.VolumesAttached {
-		volumes[attached.Name] = true
+		volumes.Insert(attached.Name)
 	}
 	return volumes
 }
@@ -108,7 +106,7 @@ func claimsOf(staying []*corev1.Pod) *podVolumes {
 // without removes the volumes of pods that stay from a set, and returns the set: these volumes stay attached. It first looks up the names that
 // are still unknown. If a claim cannot be read, and the failure may pass, the next call reads the claim again. Until then, its volume remains
 // in the set.
-func (p *podVolumes) without(ctx context.Context, v Volumes, volumes map[corev1.UniqueVolumeName]bool) map[corev1.UniqueVolumeName]bool {
+func (p *podVolumes) without(ctx context.Context, v Volumes, volumes sets.Set[corev1.UniqueVolumeName]) sets.Set[corev1.UniqueVolumeName] {
 	if len(volumes) > 0 {
 		p.claims = slices.DeleteFunc(p.claims, func(claim types.NamespacedName) bool {
 			name, err := v.volumeOf(ctx, claim)
@@ -116,10 +114,7 @@ func (p *podVolumes) without(ctx context.Context, v Volumes, volumes map[corev1.
 			return err == nil || !kube.Passing(err)
 		})
 	}
-	for _, name := range p.names {
-		delete(volumes, name)
-	}
-	return volumes
+	return volumes.Delete(p.names...)
 }
 
 // volumeOf returns the name under which the node reports the volume of a claim. The name has the CSI driver and the driver's handle for the
