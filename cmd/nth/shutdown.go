@@ -135,7 +135,7 @@ func kubeletsPart(k identity.GracefulShutdown) string {
 
 // cannotPowerOff logs an error in powering the machine off, unless the error before was the same. It implements logind.KeyOptions.Trouble.
 func (s *shutdown) cannotPowerOff(drained bool, err error) {
-	text := fmt.Sprintf("cannot have logind power the machine off in case nth ends during the drain: %s; the drain continues; without nth, the machine may stay on until EC2 cuts the power; retrying", err)
+	text := fmt.Sprintf("cannot schedule a fallback power-off with logind: %s; retrying; the drain continues, but if nth stops during it, the machine may stay on until EC2 cuts the power", err)
 	if drained {
 		text = fmt.Sprintf("cannot power the machine off: %s; retrying", err)
 	}

@@ -45,12 +45,12 @@ var messages = map[state.TransitionKind][]message{
 	},
 	state.Changed:    {info(systemd.EventSeen, "event {kind} changed; now: {plan}")},
 	state.Missed:     {info(systemd.EventWithdrawn, "event {kind} is no longer announced; any cordon stays until the event is certain to be over")},
-	state.ClosedWith: {info(systemd.EventWithdrawn, "done with event {kind}: {ending}; nothing on the node has to be undone for it")},
+	state.ClosedWith: {info(systemd.EventWithdrawn, "done with event {kind}: {ending}; the node is not kept cordoned for it")},
 	state.Begun: {
 		warn(systemd.DrainStarted, "{doing}draining the node: {reason}; {time}").when(isDraining),
 		info(systemd.EventWithdrawn, "{doing}uncordoning the node: {reason}").when(actionIs(policy.Uncordon)),
 	},
-	state.CalledBack: {info(systemd.EventWithdrawn, "stopped the unfinished {action} for {kind}, because the plan changed: {plan}")},
+	state.CalledBack: {info(systemd.EventWithdrawn, "stopped the unfinished {action} for {kind}, whose plan has changed; now: {plan}")},
 	state.Done:       {warn(systemd.Drained, "{drained}").when(actionIs(policy.Drain))},
 	state.RanOut: {
 		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}; someone uncordoned the node, so these pods stay").when(func(t state.Transition) bool { return t.Entry.Released() }),
@@ -219,7 +219,7 @@ func (a *Agent) drained(t state.Transition) string {
 func incomplete(t state.Transition) string {
 	r := t.Entry.Result
 	if r == nil { // No guard has worked for the event.
-		return "it could not begin, so no pods were evicted, and the pods left are not known"
+		return "no pod could be evicted before the deadline, and which pods are left is not known"
 	}
 	left := slices.Clone(r.Left)
 	for i, pod := range left {

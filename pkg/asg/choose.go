@@ -67,7 +67,7 @@ func choose(group string, all []hook, r rule) (chosen []hook, why string) {
 		return nil, fmt.Sprintf("the lifecycle hook %s for %s of the Auto Scaling group %q is left alone, because another program may complete it; to change that, name it in %s",
 			names(hooks), r.kind, group, r.setting)
 	}
-	return chosen, fmt.Sprintf("heartbeats hold the lifecycle hook %s for %s of the Auto Scaling group %q until %s; then the hook is completed", names(chosen), r.kind, group, r.until)
+	return chosen, fmt.Sprintf("the Auto Scaling group %q has the lifecycle hook %s for %s: heartbeats will extend the hook until %s, then it will be completed", group, names(chosen), r.kind, r.until)
 }
 
 // names returns the names of hooks for a message.

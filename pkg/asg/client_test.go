@@ -49,8 +49,8 @@ func TestHookClient_HoldsAndCompletesOnlyOurHooks(t *testing.T) {
 		reports string
 	}
 	each(t, map[string]row{
-		"the only one":  {hooks: one(hook), ours: []string{"drain"}, reports: "heartbeats hold the lifecycle hook \"drain\" for"},
-		"a launch hook": {hooks: []asgtest.Hook{hook, bake}, launch: true, ours: []string{"bake"}, reports: "heartbeats hold the lifecycle hook \"bake\" for"},
+		"the only one":  {hooks: one(hook), ours: []string{"drain"}, reports: "has the lifecycle hook \"drain\" for"},
+		"a launch hook": {hooks: []asgtest.Hook{hook, bake}, launch: true, ours: []string{"bake"}, reports: "has the lifecycle hook \"bake\" for"},
 		"several":       {hooks: []asgtest.Hook{hook, logs}, reports: "name it in events.asg-termination.hooks"},
 		"several launch hooks": {
 			hooks: []asgtest.Hook{bake, {Name: "warm", Transition: asgtest.Launching, HeartbeatTimeout: 5 * time.Minute}}, launch: true,
@@ -302,7 +302,7 @@ func TestExplain_SaysWhetherTheGroupsHookIsOurs(t *testing.T) {
 			want     string
 			ours     bool
 		}{
-			{asg.Settings{}, false, "heartbeats hold the lifecycle hook \"drain\"", true},
+			{asg.Settings{}, false, "the Auto Scaling group \"workers\" has the lifecycle hook \"drain\"", true},
 			{asg.Settings{Hooks: []string{"other"}}, false, "the lifecycle hook \"drain\" for terminations of the Auto Scaling group \"workers\" is left alone", false},
 			{asg.Settings{}, true, "the Auto Scaling group \"workers\" has no lifecycle hook for launches", false},
 		} {

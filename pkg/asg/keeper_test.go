@@ -259,7 +259,7 @@ func (r *rig) wantCounted(counted map[string]int) {
 // The beginnings of what is reported in most tests.
 const (
 	policy    = "(docs/lifecycle.md has the policy)"
-	found     = "found: heartbeats hold the lifecycle hook \"drain\" for terminations of the Auto Scaling group \"workers\" until the drain ends; then the hook is completed"
+	found     = "found: the Auto Scaling group \"workers\" has the lifecycle hook \"drain\" for terminations: heartbeats will extend the hook until the drain ends, then it will be completed"
 	completed = "completed: completed the lifecycle hook \"drain\""
 )
 

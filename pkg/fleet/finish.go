@@ -321,7 +321,7 @@ func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 	case err != nil:
 		return "", err
 	case !written:
-		return "", errors.New("the drain no longer counts, because the node was uncordoned, rebooted or opted out afterwards")
+		return "", errors.New("the node was uncordoned, rebooted or opted out after its drain, so pods may run on it again")
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -109,14 +109,14 @@ func TestReason_OfAnUncordon(t *testing.T) {
 		known map[event.Kind][]event.Event
 		entry state.Entry
 	}{
-		"the event was canceled":                                     {known(canceled), entry(canceled, state.Drained)},
-		"the event is over":                                          {known(completed), entry(completed, state.Drained)},
-		"the event was withdrawn":                                    {known(), entry(spot("a", time.Hour), state.Drained, missing(-time.Hour))},
-		"the time in the setting cordon_for is over":                 {known(hibernation("a", time.Hour)), entry(hibernation("a", time.Hour), state.Cordoned, cordoned(-time.Minute))},
-		"the machine is back after its reboot":                       {known(), entry(shutdown("a", 0), state.Drained, before)},
-		"the event was moved to a later time":                        {known(moved), entry(moved, state.Drained, actedAt(0))},
-		`by the settings, the action for this event is "notify" now`: {known(rebalance("a")), entry(rebalance("a"), state.Drained)},
-		"the settings now ignore this kind of event":                 {known(), entry(event.Event{ID: "a", Kind: event.StateChange}, state.Cordoned, adopted)},
+		"the event was canceled":                     {known(canceled), entry(canceled, state.Drained)},
+		"the event is over":                          {known(completed), entry(completed, state.Drained)},
+		"the event was withdrawn":                    {known(), entry(spot("a", time.Hour), state.Drained, missing(-time.Hour))},
+		"the time in the setting cordon_for is over": {known(hibernation("a", time.Hour)), entry(hibernation("a", time.Hour), state.Cordoned, cordoned(-time.Minute))},
+		"the machine is back after its reboot":       {known(), entry(shutdown("a", 0), state.Drained, before)},
+		"the event was moved to a later time":        {known(moved), entry(moved, state.Drained, actedAt(0))},
+		`the settings have changed: the action for this event, now "notify", needs no cordon`: {known(rebalance("a")), entry(rebalance("a"), state.Drained)},
+		"the settings now ignore this kind of event":                                          {known(), entry(event.Event{ID: "a", Kind: event.StateChange}, state.Cordoned, adopted)},
 	} {
 		sit := brought(t, settings, policy.Situation{Now: noon, BootID: thisBoot, Known: row.known, Past: past(row.entry)})
 		if got := settings.Decide(sit).Reason; got != want {

@@ -13,7 +13,7 @@ func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 		return ending.Text()
 	}
 	if action := s.plan(e).action; action != Cordon && action != Drain {
-		return fmt.Sprintf("by the settings, the action for this event is %q now", action)
+		return fmt.Sprintf("the settings have changed: the action for this event, now %q, needs no cordon", action)
 	}
 	if !e.RebootAt.IsZero() {
 		return "the maintenance that was to start early is still scheduled; the node will be drained again before the scheduled time"
