@@ -127,7 +127,7 @@ func TestReporting_FaultsDoNotKeepNthFromWorking(t *testing.T) {
 		taken.Addr(), filepath.Join(dir, "none/nth.prom"), pipe))
 	s := b.serveNth(t, "CREDENTIALS_DIRECTORY="+dir)
 	degraded := []string{
-		"log.level", "webhook: webhook.template: " + pipe + " is not a regular file", "webhook: reading the URL: " + pipe + " is not a regular file",
+		"log.level", "webhook: webhook.template: reading " + pipe + ": not a regular file", "webhook: reading the URL: reading " + pipe + ": not a regular file",
 	}
 	s.awaitStatus(t, append(degraded, "address already in use")...)
 	b.set(t, "[webhook]\nheaders_file = '/dev/zero'\n")

@@ -239,7 +239,7 @@ func TestLoad_FaultsOfAllFilesAreOneError(t *testing.T) {
 		path + ": line 1: dry_run = 1: must be true or false",
 		path + ".d/1.toml: line 1: not valid TOML; a text needs quotes, and a key or table stands once",
 		path + ".d/2.toml: line 3: log.levl: unknown key; [log] has format, level",
-		path + ".d/3.toml: must be a file, not a pipe or a device",
+		path + ".d/3.toml: not a regular file",
 	}, "\n")
 	if _, err := config.Load(path, true, config.Default()); err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
@@ -258,7 +258,7 @@ func TestLoad_AFileThatIsNamedMustExist(t *testing.T) {
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for file, want := range map[string]string{path: "no such file or directory", pipe: "must be a file, not a pipe or a device"} {
+	for file, want := range map[string]string{path: "no such file or directory", pipe: "not a regular file"} {
 		if _, err := config.Load(file, true, config.Default()); err == nil || err.Error() != file+": "+want {
 			t.Errorf("the error is %v", err)
 		}

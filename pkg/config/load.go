@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/BurntSushi/toml"
+
+	"github.com/nth-project/nth/pkg/text"
 )
 
 // Loaded is the result of Load.
@@ -33,12 +35,12 @@ func Load[C any, P Pointer[C]](file string, named bool, defaults C) (Loaded[C], 
 	d := decoder{known: knownOf(P(&l.Config).tables())}
 	for _, file := range l.Files {
 		d.file = file
-		text, err := readFile(file)
+		content, err := text.ReadFile(file)
 		if err != nil {
 			d.fatal = append(d.fatal, fileFault(file, err))
 			continue
 		}
-		d.decode(string(text))
+		d.decode(string(content))
 	}
 	if len(d.fatal) > 0 {
 		return Loaded[C]{}, d.err() // Half-read settings must not be used.
@@ -52,7 +54,7 @@ func Load[C any, P Pointer[C]](file string, named bool, defaults C) (Loaded[C], 
 // find sets l.Files to file and its drop-ins, and l.Ignored. It leaves out file if that does not exist and was not named. The error is that the
 // drop-in directory cannot be read.
 func (l *Loaded[C]) find(file string, named bool) error {
-	if _, err := os.Stat(file); named || !errors.Is(err, fs.ErrNotExist) { // readFile reports any other error.
+	if _, err := os.Stat(file); named || !errors.Is(err, fs.ErrNotExist) { // text.ReadFile reports any other error.
 		l.Files = append(l.Files, file)
 	}
 	dropins, err := os.ReadDir(file + ".d")
@@ -70,14 +72,6 @@ func (l *Loaded[C]) find(file string, named bool) error {
 		}
 	}
 	return nil
-}
-
-// readFile reads a file. It does not read a pipe, where it would wait for a writer, or a device, which may have no end.
-func readFile(name string) ([]byte, error) {
-	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() && name != os.DevNull {
-		return nil, errors.New("must be a file, not a pipe or a device")
-	}
-	return os.ReadFile(name)
 }
 
 // Decode reads the text of one file into cfg. The fields of keys that the text lacks, and of faulty keys, keep their values. The error has one line

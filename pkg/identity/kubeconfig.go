@@ -106,7 +106,7 @@ func (k kubeconfig) version() (version string, err error) {
 		case err != nil:
 			return "", err
 		case !found.Mode().IsRegular(): // The read of a named pipe may never end.
-			return "", fmt.Errorf("%s is not a regular file", *path)
+			return "", fmt.Errorf("%s: not a regular file", *path)
 		case found.Size() == 0: // client-go takes an empty certificate authority for the system's.
 			return "", fmt.Errorf("%s is empty: %w", *path, ErrNotYet)
 		}
@@ -138,16 +138,4 @@ func (k kubeconfig) client(path string, opts ClientOptions) (*Client, error) {
 		return nil, fmt.Errorf("making a Kubernetes client from %s: %w", path, errUser) // err may quote values.
 	}
 	return newClient(config, path, k.static(), opts)
-}
-
-// readFile reads a whole file. A named pipe, whose read may never end, is an error.
-func readFile(path string) ([]byte, error) {
-	found, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !found.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", path)
-	}
-	return os.ReadFile(path)
 }

@@ -177,7 +177,7 @@ func TestKubeconfig_NoFileIsNotRead(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			_, err := identity.New(identity.Options{Kubeconfig: path}).Identity(ctx)
-			wantError(t, err, pipe+" is not a regular file")
+			wantError(t, err, pipe+": not a regular file")
 		})
 	}
 }

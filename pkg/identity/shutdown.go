@@ -58,7 +58,7 @@ func ReadGracefulShutdown(root string) (GracefulShutdown, error) {
 
 // read reads one file of the configuration. It overrides the fields of g that the file sets, and keeps the others.
 func (g *GracefulShutdown) read(path string) error {
-	document, err := readFile(path)
+	document, err := text.ReadFile(path)
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -27,8 +26,6 @@ const (
 	DefaultContentType = "application/json"
 	// maxAnswerHeader bounds the headers of an answer, in bytes. Go's default is 10 MiB.
 	maxAnswerHeader = 64 << 10
-	// maxFileSize bounds a file with the URL, the headers or a template, in bytes.
-	maxFileSize = 128 << 10
 )
 
 // Destination says where a webhook posts to.
@@ -113,11 +110,11 @@ func statusError(status int) error {
 
 // target returns the URL to post to.
 func (d Destination) target() (string, error) {
-	content, err := readFile(d.URLFile)
+	content, err := text.ReadFile(d.URLFile)
 	if err != nil {
 		return "", fmt.Errorf("reading the URL: %w", err)
 	}
-	target := strings.TrimSpace(content)
+	target := strings.TrimSpace(string(content))
 	parsed, err := url.Parse(target)
 	valid := err == nil && parsed.Hostname() != "" && (parsed.Scheme == "http" || parsed.Scheme == "https")
 	if !valid { // The error of url.Parse would show the URL.
@@ -132,12 +129,12 @@ func (d Destination) headers() (http.Header, error) {
 	if d.HeadersFile == "" {
 		return headers, nil
 	}
-	content, err := readFile(d.HeadersFile)
+	content, err := text.ReadFile(d.HeadersFile)
 	if err != nil {
 		return nil, fmt.Errorf("reading the headers: %w", err)
 	}
 	var inFile map[string]string
-	if json.Unmarshal([]byte(content), &inFile) != nil {
+	if json.Unmarshal(content, &inFile) != nil {
 		return nil, fmt.Errorf("%s must contain one JSON object that maps header names to string values", d.HeadersFile)
 	}
 	for name, value := range inFile {
@@ -181,20 +178,4 @@ func withoutSecrets(err error) error {
 		return errors.New("the request, its answer or that of a proxy is not valid HTTP")
 	}
 	return errors.New(err.Error()) // The result has only the text of err, and not its causes, which may say more.
-}
-
-// readFile reads a file of at most maxFileSize. It refuses a pipe or a device, which may never end: only regular files are read. The error
-// names the file, and shows nothing of its content.
-func readFile(path string) (string, error) {
-	found, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return "", err
-	case !found.Mode().IsRegular():
-		return "", fmt.Errorf("%s is not a regular file", path)
-	case found.Size() > maxFileSize:
-		return "", fmt.Errorf("%s is longer than %d bytes", path, maxFileSize)
-	}
-	content, err := os.ReadFile(path)
-	return string(content), err
 }

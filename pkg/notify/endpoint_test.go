@@ -254,7 +254,7 @@ func TestFiles_ThatAreNotRegularAreFaultsAtOnce(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]string{
-		"/dev/zero": "is not a regular file", dir: "is not a regular file", pipe: "is not a regular file", huge: "is longer than", dir + "/none": "no such file",
+		"/dev/zero": "not a regular file", dir: "not a regular file", pipe: "not a regular file", huge: "longer than", dir + "/none": "no such file",
 	} {
 		url := file(t, "http://127.0.0.1:1")
 		for what, d := range map[string]notify.Destination{

@@ -11,6 +11,8 @@ import (
 
 	template "github.com/DataDog/datadog-agent/pkg/template/text"
 	"github.com/Masterminds/sprig/v3"
+
+	"github.com/nth-project/nth/pkg/text"
 )
 
 const (
@@ -114,11 +116,11 @@ func (t *Template) Render(f Fields) (string, error) {
 
 // ReadTemplate reads a template's file. An empty file is an error: NewTemplate would take nth's own template. The error names the file.
 func ReadTemplate(path string) (string, error) {
-	text, err := readFile(path)
-	if err == nil && text == "" {
+	content, err := text.ReadFile(path)
+	if err == nil && len(content) == 0 {
 		err = fmt.Errorf("%s is empty", path)
 	}
-	return text, err
+	return string(content), err
 }
 
 // limitedText is the text that a template writes. A write that makes it longer than maxTextSize fails, which ends the template.

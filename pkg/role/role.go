@@ -112,7 +112,7 @@ func readCABundle(path string) (*x509.CertPool, error) {
 	if path == "" {
 		return nil, nil
 	}
-	text, err := os.ReadFile(path)
+	text, err := text.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("reading the file that AWS_CA_BUNDLE names: %w", err)
 	}

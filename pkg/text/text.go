@@ -2,10 +2,14 @@
 //
 // Pods, messages, servers and libraries write text that ends up in terminals, logs, chat rooms and Kubernetes Events. Visible escapes what
 // cannot be seen in such text. So nobody forges a log line of nth, moves a cursor or hides half a name. Code that writes to one of these
-// places calls Visible once for the whole text: nth's own part of it stays as it is. Redact takes out secrets. Start with Visible.
+// places calls Visible once for the whole text: nth's own part of it stays as it is. Redact takes out secrets. ReadFile reads a file of somebody else. Start with Visible.
 package text
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
 	"strconv"
 	"strings"
 	"unicode"
@@ -21,6 +25,24 @@ const (
 	// Page is the most that a log line or a notice shows of one text.
 	Page = 16 << 10
 )
+
+// longestFile bounds a file that ReadFile reads, in bytes. Settings, kubeconfigs, certificates and templates have less than a tenth.
+const longestFile = 4 << 20
+
+// ReadFile reads a file that others write. It refuses a file of more than 4 MiB, and a pipe or device, which may have no end. Its error names the
+// file as a *fs.PathError does, and shows nothing of its content.
+func ReadFile(path string) ([]byte, error) {
+	refuse := func(why error) ([]byte, error) { return nil, &fs.PathError{Op: "reading", Path: path, Err: why} }
+	switch found, err := os.Stat(path); {
+	case err != nil:
+		return nil, err
+	case !found.Mode().IsRegular() && path != os.DevNull:
+		return refuse(errors.New("not a regular file"))
+	case found.Size() > longestFile:
+		return refuse(fmt.Errorf("longer than %d bytes", longestFile))
+	}
+	return os.ReadFile(path)
+}
 
 // ellipsis stands for what was cut off.
 const ellipsis = "…"
