@@ -109,8 +109,10 @@ func TestDryRun(t *testing.T) {
 		s.RemoveNode()
 		goal := goalWithin(true, plenty)
 		goal.NodeSeen = true
-		if result := watchOver(t, node, goal).succeed(); !result.NodeGone {
-			t.Errorf("without a node: %+v", result)
+		r = watchOver(t, node, goal)
+		want := drain.State{Cordoned: true, Ours: true, Drained: true, Looked: true}
+		if result := r.succeed(); !result.NodeGone || r.of(state.NodeEmpty)[0].State != want {
+			t.Errorf("without a node: %+v, %+v", result, r.reports)
 		}
 		for _, r := range s.Requests() {
 			if !slices.Contains([]string{"get node", "list pods"}, r.What) {
