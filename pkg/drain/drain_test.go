@@ -307,11 +307,13 @@ func (r *trial) looked() drain.CordonResult {
 }
 
 // setBy is what the API server remembers of who has set a node's cordon, and of a kubelet that has set other things.
-func setBy(manager string) func(*corev1.Node) {
+func setBy(managers ...string) func(*corev1.Node) {
 	return func(n *corev1.Node) {
 		n.ManagedFields = []metav1.ManagedFieldsEntry{
 			{Manager: "kubelet", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{}},"f:spec":{"f:providerID":{}}}`)},
-			{Manager: manager, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)},
+		}
+		for _, manager := range managers {
+			n.ManagedFields = append(n.ManagedFields, metav1.ManagedFieldsEntry{Manager: manager, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)})
 		}
 	}
 }
