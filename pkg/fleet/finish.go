@@ -16,6 +16,7 @@ import (
 	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 )
@@ -79,14 +80,14 @@ func (m mark) annotation() map[string]any {
 	return annotation(markAnnotation, string(text))
 }
 
-// claims reports whether the node is cordoned for an event for which the mark's request was made. After a later cordon, the event is left to EC2.
+// claims reports whether the mark's request was made for an event while the node had its present cordon. After a later cordon, the event is left to EC2.
 func (m mark) claims(event string, on node) bool {
-	return slices.Contains(m.Events, event) && on.hasOwnCordon && on.cordon.Names(event) && m.Since.After(on.cordon.Since)
+	return slices.Contains(m.Events, event) && on.hasOwnCordon && m.Since.After(on.cordon.Since)
 }
 
-// isRequested reports whether the node is cordoned for maintenance that EC2 was asked to carry out.
+// isRequested reports whether the node is cordoned for maintenance that EC2 was asked to carry out, and may still do so.
 func (on node) isRequested() bool {
-	return slices.ContainsFunc(on.mark.Events, func(id string) bool { return on.mark.claims(id, on) })
+	return on.mark.Request != "" && slices.ContainsFunc(on.mark.Events, func(id string) bool { return on.mark.claims(id, on) })
 }
 
 // verdict says whether nth-queue may make a request about an instance, by what EC2 said at a time.
@@ -102,6 +103,11 @@ const (
 	requestTime = time.Minute
 	// listTime is how old EC2's list of events may be when a request is made.
 	listTime = 3 * pollInterval
+	// downTime is how long a machine may take to go down after a request. EC2 has not carried out the request if the machine takes longer: who stops it
+	// then has reasons of their own, so nth-queue must not start it.
+	downTime = 10 * time.Minute
+	// askAgain is how often EC2 is asked again whether it would refuse a request whose node is drained.
+	askAgain = 5
 )
 
 // rulesFor returns the rules for events of an instance. They let the policy finish those that EC2 lists and for which nth-queue may make the request.
@@ -115,7 +121,7 @@ func (t *term) rulesFor(inst *instance, on node, events []event.Event) policy.Se
 		return rules
 	}
 	var codes []string
-	for _, ev := range events { // An instance that is not managed has none.
+	for _, ev := range events { // Those of an instance that is not managed are over.
 		request := t.requestFor(ev)
 		isListed := slices.ContainsFunc(planned, func(listed event.Event) bool { return listed.ID == ev.ID })
 		if isListed && request != "" && rules.Asks(state.Entry{Event: ev}) == policy.Drain && t.mayRequest(inst, request) {
@@ -158,22 +164,20 @@ func (t *term) mayRequest(inst *instance, request ec2.Request) bool {
 
 // refusal asks EC2 why a request about an instance may not be made; "" if it may. An error means that EC2 has not answered.
 func (t *term) refusal(id string, request ec2.Request) (string, error) {
-	if managed, err := t.isManaged(id); err != nil || !managed { // Its tag may have been removed since the drain began.
-		return "the instance is no longer managed by nth-queue", err
-	}
 	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
 	defer cancel()
-	if request == ec2.Stop {
-		found, _, err := t.opts.EC2.Look(ctx, id)
-		if errors.Is(err, ec2.ErrRefused) {
-			return err.Error(), nil
-		}
-		if err != nil || found.Stays != "" {
-			return found.Stays, err
-		}
-		if !found.Runs() {
-			return "the instance does not run", nil
-		}
+	found, _, err := t.opts.EC2.Look(ctx, id)
+	switch {
+	case errors.Is(err, ec2.ErrRefused):
+		return err.Error(), nil
+	case err != nil:
+		return "", err
+	case t.opts.ManagedOnly && !found.Managed: // Its tag may have been removed since the drain began.
+		return "the instance is no longer managed by nth-queue", nil
+	case request == ec2.Stop && found.Stays != "":
+		return found.Stays, nil
+	case !found.Runs():
+		return "the instance does not run", nil
 	}
 	for _, r := range needs(request) {
 		const try = true
@@ -269,7 +273,7 @@ func (t *term) finishesNext(on node) bool {
 }
 
 // writeMark writes the mark for the events whose node is drained, and returns its request. An error means that the request may not be made: EC2 does not
-// list the events now, the node does not have nth-queue's cordon, or another one of its group has the turn.
+// list the events now, the node does not have nth-queue's cordon, the machine has another Node, or another node of the group has the turn.
 func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 	t := s.term
 	t.mu.Lock()
@@ -301,8 +305,8 @@ func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 	case !isInTurn:
 		return "", fmt.Errorf("only one node of the group %q may have its maintenance at a time, and it is another node's turn", s.node.group)
 	}
-	if refusal, err := t.refusal(s.instance.id, next.Request); err != nil || refusal != "" { // The instance may have joined a group since.
-		return "", cmp.Or(err, errors.New(refusal))
+	if err := s.objection(ctx, next.Request); err != nil {
+		return "", err
 	}
 	written := false
 	err := t.change(ctx, s.node, nil, func(now *corev1.Node) map[string]any {
@@ -329,6 +333,22 @@ func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 	return next.Request, nil
 }
 
+// objection returns what has come up since the drain began, so that a request may not be made: the instance may have joined a group, or its machine may
+// have registered another Node. It returns nil if nothing has.
+func (s *session) objection(ctx context.Context, request ec2.Request) error {
+	if nodes := s.term.nodes.of(s.instance.id); len(nodes) > 0 && nodes[0].uid != s.node.uid {
+		return errors.New("the machine has registered another Node, which is not drained")
+	}
+	refusal, err := s.term.refusal(s.instance.id, request)
+	for tries := 0; err != nil && tries < askAgain && loop.Await(ctx, nil, askPause); tries++ {
+		refusal, err = s.term.refusal(s.instance.id, request)
+	}
+	if refusal != "" {
+		return errors.New(refusal)
+	}
+	return err
+}
+
 // carryOut writes the mark, and then makes its request. It implements agent.Config.Reboot. A missing answer is no error: what EC2 has done shows in the
 // Node's boot ID, or in the state of the instance.
 func (s *session) carryOut(ctx context.Context) error {
@@ -349,23 +369,7 @@ func (s *session) carryOut(ctx context.Context) error {
 		log.Warnf("the request may or may not take effect, because %s; the instance's state will show it", err)
 		return nil
 	}
-	if err != nil {
-		if failed := s.withdrawMark(ctx); failed != nil {
-			err = fmt.Errorf("%w; if others stop the instance, nth-queue may start it: cannot update the annotation %s: %w", err, markAnnotation, failed)
-		}
-	}
 	return err
-}
-
-// withdrawMark has the Node's mark name no request, as EC2 has refused it: who stops the instance later has reasons of their own, so nth-queue must not
-// start it. The mark keeps its events, for which no second request is made.
-func (s *session) withdrawMark(ctx context.Context) error {
-	t := s.term
-	return t.change(ctx, s.node, nil, func(now *corev1.Node) map[string]any {
-		withdrawn := t.nodes.parse(now).mark
-		withdrawn.Request = ""
-		return withdrawn.annotation()
-	})
 }
 
 // requesting reports whether the request for an event may still be made or under way, so that the session has to last. If the node was drained before,
@@ -459,7 +463,8 @@ func (t *term) startStopped(ctx context.Context, inst *instance, on node, found 
 }
 
 // syncMark keeps the mark on the Node while EC2 lists one of its events, and until their own time: EC2's list may have a gap, and the Node may be
-// registered again. Then it takes the mark off an open Node. It returns when to try again; 0 if that is not needed.
+// registered again. Then it takes the mark off an open Node. If the machine has not gone down for the request, it has the mark name no request, but keep
+// its events, for which no second request is made. It returns when to try again; 0 if that is not needed.
 func (t *term) syncMark(inst *instance, on node) time.Duration {
 	t.mu.Lock()
 	isListed := t.truth.looked.IsZero() || slices.ContainsFunc(t.truth.listed[inst.id].Planned, func(ev event.Event) bool {
@@ -474,13 +479,18 @@ func (t *term) syncMark(inst *instance, on node) time.Duration {
 		return 0
 	}
 	patchFor := func(now *corev1.Node) map[string]any {
+		shown := t.nodes.parse(now)
+		stayedUp := shown.ready && shown.bootID == shown.mark.BootID && time.Since(shown.mark.Since) > downTime
 		switch isMarked := now.Annotations[markAnnotation] != ""; {
-		case isMarked == stands:
-			return nil
-		case stands:
+		case stands && !isMarked:
 			return on.mark.annotation()
+		case isMarked && !stands:
+			return annotation(markAnnotation, "")
+		case stayedUp && shown.mark.Request != "":
+			shown.mark.Request = ""
+			return shown.mark.annotation()
 		}
-		return annotation(markAnnotation, "")
+		return nil
 	}
 	if err := t.change(t.ctx, on, nil, patchFor); err != nil {
 		t.opts.Log.WithField(fieldNode, on.name).Debugf("cannot write the annotation %s: %s; retrying", markAnnotation, err)

@@ -83,33 +83,36 @@ func finishing(says *knowledge, finish fleet.Finish) func(*fleet.Options) {
 
 func TestFinish_ByTheRequestForTheCode(t *testing.T) {
 	const once = "not starting the scheduled maintenance of the instance " + instance + " early"
+	untag := func(c *cluster, k *knowledge) {
+		k.managed = map[string]bool{instance: true}
+		c.before("evict", func(int) error {
+			k.say(func(k *knowledge) { k.managed = map[string]bool{} })
+			return nil
+		})
+	}
 	each(t, map[string]finishRow{
-		"wait":                       {"wait", "system-reboot", nil, "", false, ""},
-		"a reboot":                   {"reboot", "system-reboot", nil, "RebootInstances", true, ""},
-		"a reboot that EC2 keeps":    {"reboot", "instance-reboot", nil, "", false, ""},
-		"no reboot for a stop":       {"reboot", "instance-stop", nil, "", false, ""},
-		"a reboot, with stop-start":  {"stop-start", "system-reboot", nil, "RebootInstances", true, ""},
-		"a stop and a start":         {"stop-start", "instance-stop", nil, "StopInstances StartInstances", true, ""},
-		"a stop, for a retirement":   {"stop-start", "instance-retirement", nil, "StopInstances StartInstances", true, ""},
-		"no stop of a group's":       {"stop-start", "instance-stop", func(_ *cluster, k *knowledge) { k.stays = map[string]string{instance: "its group"} }, "", false, once + ": its group"},
-		"no stop of what is stopped": {"stop-start", "instance-stop", func(_ *cluster, k *knowledge) { k.states[instance] = "stopped" }, "", false, once + ": the instance does not run"},
+		"wait":                              {"wait", "system-reboot", nil, "", false, ""},
+		"a reboot":                          {"reboot", "system-reboot", nil, "RebootInstances", true, ""},
+		"a reboot that EC2 keeps":           {"reboot", "instance-reboot", nil, "", false, ""},
+		"no reboot for a stop":              {"reboot", "instance-stop", nil, "", false, ""},
+		"a reboot, with stop-start":         {"stop-start", "system-reboot", nil, "RebootInstances", true, ""},
+		"a stop and a start":                {"stop-start", "instance-stop", nil, "StopInstances StartInstances", true, ""},
+		"a stop, for a retirement":          {"stop-start", "instance-retirement", nil, "StopInstances StartInstances", true, ""},
+		"no stop of a group's":              {"stop-start", "instance-stop", func(_ *cluster, k *knowledge) { k.stays = map[string]string{instance: "its group"} }, "", false, once + ": its group"},
+		"no stop of what is stopped":        {"stop-start", "instance-stop", func(_ *cluster, k *knowledge) { k.states[instance] = "stopped" }, "", false, once + ": the instance does not run"},
+		"no termination of what is stopped": {"replace", "instance-retirement", func(_ *cluster, k *knowledge) { k.states[instance] = "stopped" }, "", false, once + ": the instance does not run"},
 		"it joins a group meanwhile": {"stop-start", "instance-stop", func(c *cluster, k *knowledge) {
 			c.before("evict", func(int) error {
 				k.say(func(k *knowledge) { k.stays = map[string]string{instance: "its group"} })
 				return nil
 			})
 		}, "", false, "its group; whatever EC2 has scheduled stays as it is"},
-		"its tag is removed meanwhile": {"stop-start", "instance-stop", func(c *cluster, k *knowledge) {
-			k.managed = map[string]bool{instance: true}
-			c.before("evict", func(int) error {
-				k.say(func(k *knowledge) { k.managed = map[string]bool{} })
-				return nil
-			})
-		}, "", false, "the instance is no longer managed by nth-queue; whatever EC2 has scheduled stays as it is"},
-		"no stop without EC2's answer": {"stop-start", "system-maintenance", func(_ *cluster, k *knowledge) { k.refused = true }, "", false, once + ": IAM does not allow the request: ec2:StopInstances"},
-		"no answer is no permission":   {"reboot", "system-reboot", func(_ *cluster, k *knowledge) { k.silent = true }, "", false, ""},
-		"a termination":                {"replace", "instance-retirement", nil, "TerminateInstances", true, ""},
-		"without the right":            {"reboot", "system-reboot", func(_ *cluster, k *knowledge) { k.refused = true }, "", false, once + ": IAM does not allow the request: ec2:RebootInstances"},
+		"its tag is removed meanwhile":                   {"wait", "system-reboot", untag, "", true, ""},
+		"its tag is removed before it is to be replaced": {"replace", "instance-stop", untag, "", true, ""},
+		"no stop without EC2's answer":                   {"stop-start", "system-maintenance", func(_ *cluster, k *knowledge) { k.refused = true }, "", false, once + ": IAM does not allow the request: ec2:StopInstances"},
+		"no answer is no permission":                     {"reboot", "system-reboot", func(_ *cluster, k *knowledge) { k.silent = true }, "", false, ""},
+		"a termination":                                  {"replace", "instance-retirement", nil, "TerminateInstances", true, ""},
+		"without the right":                              {"reboot", "system-reboot", func(_ *cluster, k *knowledge) { k.refused = true }, "", false, once + ": IAM does not allow the request: ec2:RebootInstances"},
 	}, func(t *testing.T, c *cluster, row finishRow) {
 		says := c.maintained(row.code, days, true)
 		if row.before != nil {
@@ -174,6 +177,24 @@ func TestFinish_OnlyOfADrainedNodeAndOnce(t *testing.T) {
 				c.t.Errorf("it is said of the answer that was lost:\n%s", said)
 			}
 		}, want: 1, open: true},
+		"EC2 does not answer for a moment": {during: func(_ *cluster, says *knowledge) {
+			says.say(func(k *knowledge) { k.err = errors.New("throttled") })
+			time.AfterFunc(15*time.Second, func() { says.say(func(k *knowledge) { k.err = nil }) })
+		}, want: 1, open: true},
+		"the machine registers another Node meanwhile": {before: func(c *cluster, says *knowledge) {
+			does := says.change
+			says.change = func(request ec2.Request, id string) error {
+				if len(c.podsOn("a2")) > 0 {
+					c.t.Error("EC2 is asked before the other Node is drained")
+				}
+				return does(request, id)
+			}
+		}, during: func(c *cluster, _ *knowledge) {
+			c.before("evict", nil)
+			n := nodeOf("a2", instance)
+			n.CreationTimestamp = metav1.Now()
+			c.add(n, podOn("a2", "two"))
+		}, want: 1},
 		"others reboot it during the drain": {during: func(c *cluster, _ *knowledge) { c.goesDown("a", "boot-2") }, open: true, kept: true},
 		"an operator opts it out meanwhile": {during: func(c *cluster, _ *knowledge) {
 			c.change("a", func(n *corev1.Node) { n.Annotations[drain.ActionAnnotation] = drain.OnlyCordon })
@@ -307,6 +328,20 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 			c.before("evict", held)
 			time.AfterFunc(30*time.Second, func() { says.say(func(k *knowledge) { k.refused = true }) })
 		}},
+		"EC2 refuses one request, and another event keeps the cordon": {groups: "xxx", in: days, requests: 3, most: 2, before: func(_ *cluster, says *knowledge) {
+			does := says.change
+			says.change = func(request ec2.Request, id string) error {
+				if id != instance {
+					return does(request, id)
+				}
+				says.say(func(k *knowledge) {
+					second := k.planned[id].Planned[0]
+					second.ID, second.Code = "second", "instance-stop"
+					k.planned[id] = ec2.Status{Planned: append(slices.Clone(k.planned[id].Planned), second)}
+				})
+				return errors.New("OperationNotPermitted")
+			}
+		}},
 		"one is opted out":         {groups: "xxx", in: days, requests: 2, most: 1, before: annotated(drain.LeaveNode)},
 		"one may only be cordoned": {groups: "xxx", in: days, requests: 2, most: 2, before: annotated(drain.OnlyCordon)},
 		"one is opted out in its turn": {groups: "xxx", in: days, requests: 2, most: 2, before: inTurn(func(n *corev1.Node) {
@@ -409,6 +444,36 @@ func TestFinish_OneNodeOfAGroupAtATime(t *testing.T) {
 	})
 }
 
+// The second event of a node that waits leaves no time, but does not drain it.
+func TestFinish_WaitsForTheTurnWithASecondEvent(t *testing.T) {
+	each(t, map[string]func(*event.Event){
+		"only told of":     func(ev *event.Event) { ev.Deadline = time.Now().Add(2 * time.Minute).Round(time.Second) },
+		"that is canceled": func(ev *event.Event) { ev.State = event.Canceled },
+	}, func(t *testing.T, c *cluster, change func(*event.Event)) {
+		says := c.maintained("system-reboot", days, true)
+		c.add(nodeOf("b", other), podOn("b", "two"))
+		c.before("evict one", held)
+		first, second := says.planned[instance].Planned[0], says.planned[instance].Planned[0]
+		first.ID, second.ID, second.Code = "first", "second", "system-maintenance"
+		says.states[other] = "running"
+		c.run(func(o *fleet.Options) {
+			finishing(says, "reboot")(o)
+			o.Policy[event.ScheduledMaintenance].Codes[second.Code] = policy.OnlyNotify
+		})
+		list := func(events ...event.Event) {
+			says.say(func(k *knowledge) {
+				k.planned = map[string]ec2.Status{instance: k.planned[instance], other: {Planned: events}}
+			})
+			time.Sleep(2 * time.Minute)
+		}
+		list(second)
+		list(first, second)
+		change(&second)
+		list(first, second)
+		c.wantUntouched("b")
+	})
+}
+
 // EventBridge tells of the stop and of the start that nth-queue itself has requested.
 func TestFinish_AStopOfItsOwnIsOverAfterTheStart(t *testing.T) {
 	each(t, map[string]bool{"by one leader": false, "by two": true}, func(t *testing.T, c *cluster, nextLeads bool) {
@@ -436,10 +501,19 @@ func TestFinish_AStopOfItsOwnIsOverAfterTheStart(t *testing.T) {
 func TestFinish_StartsTheInstanceThatItHasStopped(t *testing.T) {
 	type row struct {
 		in      time.Duration                                  // until EC2's own stop; 0 is days
-		refuses bool                                           // EC2 refuses the stop
+		takes   time.Duration                                  // until it is stopped; 0 is 20 seconds
+		refuses error                                          // EC2's answer to a stop that it does not carry out
 		stopped func(c *cluster, says *knowledge, r *rig) *rig // once the instance is stopped
 		starts  bool
 		said    int // errors
+	}
+	refuses := errors.New("OperationNotPermitted")
+	othersStop := func(c *cluster, says *knowledge, r *rig) *rig { // while another event keeps the cordon
+		r.take(notice(instance, event.RebalanceRecommendation, "", 0))
+		time.Sleep(20 * time.Minute)
+		says.say(func(k *knowledge) { k.states[instance] = "stopped" })
+		c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
+		return r
 	}
 	each(t, map[string]row{
 		"nobody leads for an hour": {stopped: func(c *cluster, says *knowledge, r *rig) *rig {
@@ -464,7 +538,13 @@ func TestFinish_StartsTheInstanceThatItHasStopped(t *testing.T) {
 			says.say(func(k *knowledge) { k.states[instance], k.broken = "stopped", nil })
 			return r
 		}, said: 1},
-		"others stop it after EC2 has refused the stop": {refuses: true, stopped: func(c *cluster, says *knowledge, r *rig) *rig {
+		"EventBridge tells of the stop, which takes long": {takes: 12 * time.Minute, stopped: func(_ *cluster, _ *knowledge, r *rig) *rig {
+			r.take(notice(instance, event.StateChange, "stopping", 0))
+			time.Sleep(11 * time.Minute)
+			r.take(notice(instance, event.StateChange, "stopped", 0))
+			return r
+		}, starts: true},
+		"others stop it after EC2 has refused the stop": {refuses: refuses, stopped: func(c *cluster, says *knowledge, r *rig) *rig {
 			time.Sleep(20 * time.Minute)
 			says.say(func(k *knowledge) { k.states[instance] = "stopped" })
 			c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
@@ -472,14 +552,9 @@ func TestFinish_StartsTheInstanceThatItHasStopped(t *testing.T) {
 			c.remove("a")
 			return r
 		}},
-		"others stop it after that, while another event keeps the cordon": {refuses: true, stopped: func(c *cluster, says *knowledge, r *rig) *rig {
-			r.take(notice(instance, event.RebalanceRecommendation, "", 0))
-			time.Sleep(20 * time.Minute)
-			says.say(func(k *knowledge) { k.states[instance] = "stopped" })
-			c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
-			return r
-		}},
-		"EC2 stops it at the time, after it has refused the stop": {in: 40 * time.Minute, refuses: true, stopped: func(c *cluster, says *knowledge, r *rig) *rig {
+		"others stop it after that, while another event keeps the cordon":             {refuses: refuses, stopped: othersStop},
+		"others stop it after EC2 has neither answered nor acted, with another event": {refuses: ec2.ErrUnanswered, stopped: othersStop},
+		"EC2 stops it at the time, after it has refused the stop": {in: 40 * time.Minute, refuses: refuses, stopped: func(c *cluster, says *knowledge, r *rig) *rig {
 			time.Sleep(41 * time.Minute)
 			says.say(func(k *knowledge) { k.states[instance] = "stopped" })
 			c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
@@ -498,13 +573,13 @@ func TestFinish_StartsTheInstanceThatItHasStopped(t *testing.T) {
 					says.starts(id)
 				}
 				return err
-			case row.refuses:
-				return errors.New("OperationNotPermitted")
+			case row.refuses != nil:
+				return row.refuses
 			}
 			says.say(func(k *knowledge) { k.states[id] = "stopping" })
 			go func() {
 				c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
-				time.Sleep(20 * time.Second)
+				time.Sleep(cmp.Or(row.takes, 20*time.Second))
 				says.say(func(k *knowledge) { k.states[id] = "stopped" })
 			}()
 			return nil

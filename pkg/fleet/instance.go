@@ -366,7 +366,7 @@ func (t *term) standing(inst *instance, on node) (events []event.Event, past []s
 	}
 	begun, recorded := inst.drain != nil && inst.drain.stage != waiting, inst.record
 	t.mu.Unlock()
-	listed, asked := t.listedEvents(inst, on)
+	listed, asked, over := t.listedEvents(inst, on)
 	events = append(events, listed...)
 	if begun && recorded != nil { // The agent's record is ahead of what the watch shows of the Node.
 		past = recorded.Entries()
@@ -379,6 +379,9 @@ func (t *term) standing(inst *instance, on node) (events []event.Event, past []s
 			return false
 		}
 		ev := t.recordedEvent(inst, on, e, asked)
+		if over && isListed(ev.Kind) {
+			ev.State = event.Canceled
+		}
 		mayBeListedAgain := isListed(ev.Kind) && ev.State == event.Pending
 		if e.Phase == state.Closed { // Without the entry, an event that EC2 lists again would be acted on again.
 			return !mayBeListedAgain

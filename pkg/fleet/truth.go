@@ -187,14 +187,14 @@ func (t *term) failed(h *hint, err error) time.Duration {
 
 // listedEvents returns the events that EC2 has listed last for an instance: its scheduled events, and a status check that has failed for long enough.
 // asked is false if no poll has succeeded since EC2 last refused one, or if it is unknown whether the instance is managed. An instance that is not
-// managed has no events.
-func (t *term) listedEvents(inst *instance, on node) (events []event.Event, asked bool) {
+// managed has no events, and those that it had are over.
+func (t *term) listedEvents(inst *instance, on node) (events []event.Event, asked, over bool) {
 	t.mu.Lock()
 	status, looked := t.truth.listed[inst.id], t.truth.looked
 	t.mu.Unlock()
 	if len(status.Planned) > 0 || status.Impaired != "" {
 		if managed, err := t.isManaged(inst.id); err != nil || !managed {
-			return nil, err == nil // After an error, the next poll has the instance looked at again.
+			return nil, err == nil, err == nil // After an error, the next poll has the instance looked at again.
 		}
 	}
 	for _, ev := range status.Planned {
@@ -205,7 +205,7 @@ func (t *term) listedEvents(inst *instance, on node) (events []event.Event, aske
 	since := t.toLocalClock(status.Since)
 	isImpaired := status.Impaired != "" && !since.IsZero() && looked.Sub(since) >= t.opts.Impaired
 	if !isImpaired {
-		return events, !looked.IsZero()
+		return events, !looked.IsZero(), false
 	}
 	ev := event.Event{
 		ID: event.ContentID(event.StatusCheck, inst.id, strconv.FormatInt(since.Unix(), 10)), Kind: event.StatusCheck, Code: status.Impaired,
@@ -214,7 +214,7 @@ func (t *term) listedEvents(inst *instance, on node) (events []event.Event, aske
 	if on.hasOwnCordon && on.cordon.Kind == string(event.StatusCheck) {
 		ev.ID = on.cordon.Event // The node is cordoned for this event, which had its ID from an earlier value of since.
 	}
-	return append(events, ev), true
+	return append(events, ev), true, false
 }
 
 // pollInterval is the pause between two polls of EC2's lists.

@@ -91,13 +91,13 @@ func (t *term) dispatch() {
 // noDeadline stands for the deadline of a session whose events have none: after all others.
 var noDeadline = time.Unix(1<<40, 0)
 
-// prioritize sets the urgency and the deadline of a session that waits. A session that takes back a cordon is urgent, too. The term's mutex is held.
+// prioritize sets the urgency and the deadline of a session that waits. A session that takes back a cordon is urgent. So is one with
+// an urgent event among those of its goal: another one is only reported, or is over. The term's mutex is held.
 func (s *session) prioritize() {
 	urgent := s.goal.Action == policy.Uncordon
 	s.deadline = noDeadline
 	for _, ev := range s.open() {
-		isOver := ev.State != event.Pending // Its cordon is to be taken back.
-		urgent = urgent || isOver || isUrgent(ev.Event)
+		urgent = urgent || isUrgent(ev.Event) && slices.Contains(s.goal.Events, ev.ID)
 		if !ev.Deadline.IsZero() && ev.Deadline.Before(s.deadline) {
 			s.deadline = ev.Deadline
 		}
