@@ -102,13 +102,13 @@ func TestDryRun(t *testing.T) {
 		r.adjust(func(goal *drain.Goal) { goal.Hard = goal.Hard.Add(-time.Minute) })
 		await(t, "that it is drained under the new goal", func() bool { return len(r.now(state.NodeEmpty)) > 0 })
 		s.ChangeNode(cordoned(""))
-		r = watchOver(t, node, goalWithin(true, plenty))
+		goal := goalWithin(true, plenty)
+		goal.NodeSeen = true
+		r = watchOver(t, node, goal)
 		if result := r.succeed(); result.Cordon != drain.CordonForeign || len(r.of(state.CordonFound)) != 1 {
 			t.Errorf("on a cordoned node: %+v", result)
 		}
 		s.RemoveNode()
-		goal := goalWithin(true, plenty)
-		goal.NodeSeen = true
 		r = watchOver(t, node, goal)
 		want := drain.State{Cordoned: true, Ours: true, Drained: true, Looked: true}
 		if result := r.succeed(); !result.NodeGone || r.of(state.NodeEmpty)[0].State != want {
