@@ -170,6 +170,19 @@ func TestClaim_IsAdopted(t *testing.T) {
 	})
 }
 
+// The last entries did not reach the disk: the record has the event, and not its cordon.
+func TestClaim_OfAnEventOnRecord(t *testing.T) {
+	bubble(t, func(r *rig) {
+		ev := r.spot("a", time.Minute)
+		r.record.entries = []state.Entry{{Event: ev, Phase: state.Seen, BootID: "boot-1", FirstSeen: r.start}}
+		r.node.toClaim(claims(r.claim(event.SpotInterruption, "boot-1")))
+		r.run()
+		if e := r.entry("a"); !e.OnNode || !e.Event.Deadline.Equal(ev.Deadline) || !e.FirstSeen.Equal(r.start) {
+			t.Errorf("the entry is %+v", e)
+		}
+	})
+}
+
 // Anybody who may write to the Node can write any time there.
 func TestClaim_OfAnIncredibleTimeIsOfNow(t *testing.T) {
 	bubble(t, func(r *rig) {
