@@ -219,7 +219,7 @@ func (a *Agent) drained(t state.Transition) string {
 func incomplete(t state.Transition) string {
 	r := t.Entry.Result
 	if r == nil { // No guard has worked for the event.
-		return "no pod could be evicted before the deadline, and which pods are left is not known"
+		return "it never began, so no pod was evicted"
 	}
 	left := slices.Clone(r.Left)
 	for i, pod := range left {

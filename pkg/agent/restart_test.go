@@ -61,7 +61,7 @@ func TestRestart_WhatRanOutOfTimeWhileNthWasStopped(t *testing.T) {
 		r.restart(func() { r.pass(2 * time.Minute) })
 		r.wantTape("put a incomplete", "guard for a: drain, hard in -1m0s")
 		r.wantSaid(systemd.DrainIncomplete,
-			"error: the drain ran out of time: no pod could be evicted before the deadline, and which pods are left is not known; retrying while the machine runs")
+			"error: the drain ran out of time: it never began, so no pod was evicted; retrying while the machine runs")
 	})
 }
 
@@ -161,7 +161,7 @@ func TestClaim_IsAdopted(t *testing.T) {
 		r.wantSaid(systemd.Cordoned)
 		r.pass(1) // It is read again every five seconds.
 		r.wantTape("put a cordoned")
-		r.wantSaid(systemd.Cordoned, "warning: the Node has nth's cordon, but the state record that says why was lost; nth will remove the cordon unless spot-interruption is announced again")
+		r.wantSaid(systemd.Cordoned, "warning: nth set the cordon on this Node, but its record of the reason is lost; nth will remove the cordon unless spot-interruption is announced again")
 		if e := r.entry("a"); !e.OnNode || e.BootID != "boot-0" || !e.FirstSeen.Equal(r.in(-time.Hour)) || !e.CordonedAt.Equal(r.in(-time.Hour)) {
 			r.t.Errorf("the entry is %+v", e)
 		}

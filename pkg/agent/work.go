@@ -379,7 +379,7 @@ func (a *Agent) adoptClaim(claim drain.Claim) {
 	if claim.Event == drain.OnlyLabel {
 		what, end = "label "+drain.ExcludeLabel, "unless an event needs it"
 	}
-	a.logger(systemd.Cordoned, e).Warnf("the Node has nth's %[1]s, but the state record that says why was lost; nth will remove the %[1]s %[2]s", what, end)
+	a.logger(systemd.Cordoned, e).Warnf("nth set the %[1]s on this Node, but its record of the reason is lost; nth will remove the %[1]s %[2]s", what, end)
 }
 
 // noteLostReboots records for events of a claim, which was written at since, that nth may have requested the reboot. It does so if the record was lost:

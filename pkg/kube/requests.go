@@ -73,7 +73,7 @@ func Backoff(first, longest time.Duration) wait.Backoff {
 }
 
 // Retry repeats do until it succeeds, fails with an error that does not pass (see Passing), or ctx ends. When ctx ends, Retry returns the last
-// error from before that together with the error of ctx: the earlier one says more.
+// error from before that, which says more than the error of ctx. It wraps both.
 func Retry(ctx context.Context, do func(context.Context) error) error {
 	b := Failures
 	var last error
@@ -86,7 +86,7 @@ func Retry(ctx context.Context, do func(context.Context) error) error {
 			last = err
 		}
 		if !loop.Await(ctx, nil, max(b.Step(), RetryAfter(err))) {
-			return fmt.Errorf("%w (%w)", last, ctx.Err())
+			return fmt.Errorf("%w%.0w", last, ctx.Err()) // %.0w wraps it without its text.
 		}
 	}
 }
