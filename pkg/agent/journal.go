@@ -45,7 +45,7 @@ var messages = map[state.TransitionKind][]message{
 	},
 	state.Changed:    {info(systemd.EventSeen, "event {kind} changed; now: {plan}")},
 	state.Missed:     {info(systemd.EventWithdrawn, "event {kind} is no longer announced; any cordon stays until the event is certain to be over")},
-	state.ClosedWith: {info(systemd.EventWithdrawn, "done with event {kind}: {ending}; the node is not kept cordoned for it")},
+	state.ClosedWith: {info(systemd.EventWithdrawn, "nothing is left to do for event {kind}: {ending}")},
 	state.Begun: {
 		warn(systemd.DrainStarted, "{doing}draining the node: {reason}; {time}").when(isDraining),
 		info(systemd.EventWithdrawn, "{doing}uncordoning the node: {reason}").when(actionIs(policy.Uncordon)),
