@@ -100,7 +100,7 @@ var messages = map[state.TransitionKind][]message{
 	state.PodsLeftToReturn: {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; these are no longer evicted")},
 	state.PodGone:          {info(systemd.PodGone, "{pod} is gone; pods still to go: {left} of {total}")},
 	state.Rebooting:        {warn(systemd.Rebooting, "{doing}starting the maintenance now, before EC2 does: {reason}")},
-	state.RebootFailed:     {warn(systemd.Rebooting, "not starting the maintenance before EC2 does: {error}; whatever EC2 has scheduled stays as it is")},
+	state.RebootFailed:     {warn(systemd.Rebooting, "not starting the scheduled maintenance early: {error}; EC2's own schedule stands")},
 	state.VolumesInUse:     {info(systemd.PodGone, "waiting for volumes to be detached: {detail} left")},
 }
 

@@ -37,7 +37,7 @@ func TestReboot_IsRecordedAndRequestedOnce(t *testing.T) {
 	}
 	each(t, map[string]row{
 		"it takes place":    {nil, []string{rebooting}},
-		"logind refuses it": {errors.New("refused"), []string{rebooting, "warning: not starting the maintenance before EC2 does: refused; whatever EC2 has scheduled stays as it is"}},
+		"logind refuses it": {errors.New("refused"), []string{rebooting, "warning: not starting the scheduled maintenance early: refused; EC2's own schedule stands"}},
 	}, func(r *rig, row row) {
 		reboots(r, row.answer)
 		r.run()
@@ -86,7 +86,7 @@ func TestReboot_IsNotRequested(t *testing.T) {
 	each(t, map[string]row{
 		"if the disk is full": {
 			func(r *rig) { r.record.err = errors.New("full") },
-			[]string{"warning: not starting the maintenance before EC2 does: full; whatever EC2 has scheduled stays as it is"},
+			[]string{"warning: not starting the scheduled maintenance early: full; EC2's own schedule stands"},
 		},
 		"while the disk hangs": {func(r *rig) { r.record.hangs = time.Hour }, nil},
 		"if an operator uncordons the node before it is on record": {func(r *rig) { r.record.hangs = 5 * time.Second; reopen(r) }, nil},

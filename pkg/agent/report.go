@@ -83,7 +83,8 @@ func (a *Agent) emitCordoned(before, e state.Entry) {
 	a.emitStep(before, e, state.Transition{Kind: kind})
 }
 
-// emitNews emits the end of a step, and what has become of the event. recorded is false if the record had no entry of the event before.
+// emitNews emits the end of a step, and what has become of the event. A step is what a phase has under way (actions): if the new phase has another,
+// the step was called back. Otherwise, the new phase says how it ended. recorded is false if the record had no entry of the event before.
 func (a *Agent) emitNews(before state.Entry, recorded bool, e state.Entry) {
 	released := e.Phase == state.Cordoned && e.Released() // Operators have uncordoned the node, so no step for the event is done.
 	stepStops := actions[before.Phase] != actions[e.Phase] || released
@@ -98,7 +99,7 @@ func (a *Agent) emitNews(before state.Entry, recorded bool, e state.Entry) {
 		return
 	}
 	switch {
-	case e.Phase == state.Seen: // The event begins again later. Another event keeps the node cordoned.
+	case e.Phase == state.Seen: // See state.PutOff.
 		a.emit(state.Transition{Kind: state.PutOff, Entry: e})
 	case e.Phase == state.Cordoned && !released:
 		a.emitStep(before, e, state.Transition{Kind: state.Done})

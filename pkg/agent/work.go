@@ -128,7 +128,8 @@ func (a *Agent) guardGoal(goal policy.Goal) drain.Goal {
 	}
 }
 
-// monotonic converts a time of the loop's clock to the monotonic clock, which stops while the machine sleeps. Zero stays zero.
+// monotonic converts a time of the loop's clock to the monotonic clock, by which the guard's timers run: nobody can set that clock. It stops while
+// the machine sleeps, so adjust converts again (upToDate). Zero stays zero.
 func (a *Agent) monotonic(at time.Time) time.Time {
 	if at.IsZero() {
 		return at

@@ -105,7 +105,8 @@ func (c *HookClient) choose(ctx context.Context, group string, launch bool) (cho
 }
 
 // find returns the hook of an action, and whether nth is to complete the hook (chosen). The error says why that is not known; find has reported
-// it, and chosen is false then. h has a timeout in any case: leastTimeout if the hook's own is not known.
+// it unless ctx has ended, and chosen is false then. h has a timeout in any case, as Hold sends heartbeats even then: leastTimeout if the hook's own is
+// not known.
 func (c *HookClient) find(ctx context.Context, a Action) (h hook, chosen bool, err error) {
 	h = hook{name: a.Hook, timeout: leastTimeout}
 	if !a.Launch && !c.settings.Complete {

@@ -150,7 +150,8 @@ func (s shift) awaitHooks(ctx context.Context) (client *HookClient, actions []Ac
 	}
 }
 
-// look asks Auto Scaling once: it returns an action for each chosen hook of the instance's group, and at which stage the instance is.
+// look asks Auto Scaling once: it returns an action for each chosen hook of the instance's group, and at which stage the instance is. An instance that
+// is in no group is past: nothing is left to wait for.
 func (s shift) look(ctx context.Context, client *HookClient, instance string) (actions []Action, at stage, err error) {
 	group, state, err := client.groupOf(ctx, instance)
 	if err != nil {
@@ -168,7 +169,7 @@ func (s shift) look(ctx context.Context, client *HookClient, instance string) (a
 	s.say(Found, "%s", why)
 	target := s.termination.Code
 	for _, h := range chosen {
-		back := target != "Terminated" && target != "Warmed:Terminated" // Any other target is a warm pool, or another root volume.
+		back := target != "Terminated" && target != "Warmed:Terminated" // The instance comes back. Any other target is a warm pool, or another root volume.
 		actions = append(actions, Action{Group: group, Hook: h.name, Instance: instance, Back: back})
 	}
 	return actions, stageOf(target, state), nil

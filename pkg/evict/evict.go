@@ -5,7 +5,8 @@
 // evicted pod until the answer is 404, while a kubelet gets 403 once the pod has left its node. And it never deletes a pod that is not
 // evicted in time.
 //
-// Words: a look is one read of the Node by pkg/drain; looks are numbered. A round is how often a controller has brought its pods back to the node.
+// Words: a look is one read of the Node by pkg/drain; looks are numbered. A round is how often a controller has brought its pods back to the node: such
+// pods wait longer, and after the last round they stay.
 // A request is escalated when no more than the pod's grace is left before a hard deadline (limits): a deletion follows if the eviction fails.
 //
 // Newcomers begin with Pods.plan, which says what comes next for a pod, and when.
@@ -582,8 +583,8 @@ func (p *Pods) ownerOf(pod *corev1.Pod) *owner {
 	return o
 }
 
-// roundOf returns the round of a pod that was found now: 0, unless the pod was created when one of its owner's pods had begun to leave, or in
-// the same second.
+// roundOf returns the round of a pod that was found now. That is the owner's round if the pod was created after one of the owner's pods had begun to
+// leave, or in the same second: the pod has been brought back. Otherwise it is 0.
 func (o *owner) roundOf(pod *corev1.Pod) int {
 	if o.from.IsZero() || pod.CreationTimestamp.Time.Before(o.from) { // No pod has left, or this one is older and was only bound late.
 		return 0

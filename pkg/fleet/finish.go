@@ -153,7 +153,7 @@ func (t *term) mayRequest(inst *instance, request ec2.Request) bool {
 	if time.Since(known.at) >= verdictTime {
 		if refusal, err := t.refusal(inst.id, request); err == nil {
 			if refusal != "" && known.refusal == "" {
-				t.opts.Log.Warnf("not starting the scheduled maintenance of the instance %s early: %s; whatever EC2 has scheduled stays as it is", inst.id, refusal)
+				t.opts.Log.Warnf("not starting the scheduled maintenance of the instance %s early: %s; EC2's own schedule stands", inst.id, refusal)
 			}
 			known = verdict{time.Now(), refusal}
 			inst.verdicts[request] = known

@@ -106,7 +106,7 @@ func TestFinish_ByTheRequestForTheCode(t *testing.T) {
 				k.say(func(k *knowledge) { k.stays = map[string]string{instance: "its group"} })
 				return nil
 			})
-		}, "", false, "its group; whatever EC2 has scheduled stays as it is"},
+		}, "", false, "its group; EC2's own schedule stands"},
 		"its tag is removed meanwhile":                   {"wait", "system-reboot", untag, "", true, ""},
 		"its tag is removed before it is to be replaced": {"replace", "instance-stop", untag, "", true, ""},
 		"no stop without EC2's answer":                   {"stop-start", "system-maintenance", func(_ *cluster, k *knowledge) { k.refused = true }, "", false, once + ": IAM does not allow the request: ec2:StopInstances"},

@@ -96,7 +96,7 @@ func (t *term) judgeLaunch(inst *instance, h *hint, on node) time.Duration {
 	case !t.completesLaunch(h): // The settings leave launches alone.
 		t.done(inst, h)
 	case age >= launchTimeout:
-		t.opts.Log.Warnf("launch of instance %s: its node %q is not Ready after %s; nth-queue does not complete its lifecycle hook, which times out", inst.id, on.name, launchTimeout)
+		t.opts.Log.Warnf("launch of instance %s: its node %q is not Ready after %s; nth-queue waits no longer, and leaves the lifecycle hook to its timeout", inst.id, on.name, launchTimeout)
 		t.done(inst, h)
 	case !on.ready:
 		t.awaitLaunch(inst, h)

@@ -209,7 +209,7 @@ func counts(r *state.Result) string {
 	return fmt.Sprintf("%s evicted, %d deleted, %d exempt (such as DaemonSet pods)", text.Pods(r.Evicted), r.Deleted, r.Skipped)
 }
 
-// left lists the pods that a drain left, each with what held it; "not known" if r has no such pods, or is nil.
+// left lists the pods that were left when a drain ran out of time, each with what held it. Some were: "not known" if r has none, or is nil.
 func left(r *state.Result) string {
 	if r == nil || len(r.Left) == 0 {
 		return "not known"

@@ -29,7 +29,7 @@ const (
 // longestFile bounds a file that ReadFile reads, in bytes. Settings, kubeconfigs, certificates and templates have less than a tenth.
 const longestFile = 4 << 20
 
-// ReadFile reads a file that others write. It refuses a file of more than 4 MiB, and a pipe or device, which may have no end. Its error names the
+// ReadFile reads a file that others write. It refuses a file of more than 4 MiB, and a pipe or device, which may have no end; /dev/null is empty. Its error names the
 // file as a *fs.PathError does, and shows nothing of its content.
 func ReadFile(path string) ([]byte, error) {
 	refuse := func(why error) ([]byte, error) { return nil, &fs.PathError{Op: "reading", Path: path, Err: why} }

@@ -6,6 +6,8 @@ import (
 	"os"
 )
 
+// main prints a token only if it sees the host's root as its own, which has no /proc, and has the kubeconfig's three arguments and none of nth's
+// own certificates in its environment.
 func main() {
 	if _, err := os.Stat("/proc/self"); err == nil || len(os.Args) != 4 || os.Getenv("SSL_CERT_FILE") != "" {
 		os.Exit(1)
