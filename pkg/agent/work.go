@@ -395,8 +395,9 @@ func (a *Agent) noteLostReboots(claim drain.Claim, since time.Time) {
 	}
 }
 
-// mayHaveRebooted reports whether nth may have requested the reboot since a claim, for an entry's event. Without the record, each boot would request
-// another one.
+// mayHaveRebooted is for a record that was lost. It reports whether nth may already have requested a reboot for an entry's event: the claim is of an
+// earlier boot, and the rules ask for a reboot. Otherwise, each boot would request another one. An entry that has only what the claim says has no code,
+// so that any code with a reboot counts.
 func (a *Agent) mayHaveRebooted(claim drain.Claim, e state.Entry) bool {
 	onlyClaimed := e.Event.State == ""
 	return claim.BootID != a.cfg.BootID && (onlyClaimed && len(a.cfg.Policy[e.Event.Kind].Reboot) > 0 || a.cfg.Policy.Reboots(e.Event))

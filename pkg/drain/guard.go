@@ -101,7 +101,7 @@ func (n *Node) Guard(ctx context.Context, task *Task, report func(Progress)) {
 func (g *guard) Terms() evict.Terms {
 	from := g.evictFrom
 	if g.cordonFirst() {
-		from = time.Time{}
+		from = time.Time{} // Not known yet: see evict.Terms.
 	}
 	return evict.Terms{
 		Evict: g.goal.Evict && !g.view.mayNotEvict, Hard: g.goal.Hard, Soft: g.goal.Soft, From: from,
@@ -109,8 +109,9 @@ func (g *guard) Terms() evict.Terms {
 	}
 }
 
-// since returns a time: pods that came to the node later stay. Zero means that no pod stays for this reason. After an uncordon, it is when the
-// cordon was set that was taken off, by the API server's clock. If the Node does not say that, it is Goal.Before.
+// since returns a time: pods that came to the node later stay, as the operator who has uncordoned the node wants them there. Zero means that no pod stays for this
+// reason. The time is when the cordon was set that the operator has taken off, by the API server's clock. If the Node does not say that, it is
+// Goal.Before, which the policy sets after an uncordon.
 func (g *guard) since() time.Time {
 	if g.staysUncordoned() || !g.goal.Before.IsZero() {
 		return cmp.Or(g.formerCordonStamp, g.goal.Before)
@@ -397,7 +398,7 @@ func (g *guard) handleMissingNode(v view) {
 	if g.nodeGone() {
 		why = "it was deleted"
 		if g.cordonDecided.IsZero() {
-			g.cordonDecided = time.Now() // No pod can be bound to it any more.
+			g.cordonDecided = time.Now() // No pod can be bound to it any more, so evictions need not wait for a cordon.
 		}
 	}
 	if !known {

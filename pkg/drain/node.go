@@ -339,8 +339,8 @@ func MayNotEvict(node *corev1.Node) bool {
 const OnlyLabel = "label"
 
 // Claim reads the Node, and returns the claim on it. ok is true if something on the Node is to be taken back by this writer: the claim is its
-// own, or only ExcludeLabel is. In the latter case, the claim returned is made up, for the event OnlyLabel. ok is false if there is no valid claim,
-// or if it is another program's. A Node that does not exist is an error.
+// own, or only ExcludeLabel is. In the latter case, the claim returned is made up, for the event OnlyLabel. ok is false if neither
+// is: there is no valid claim, or it is another program's. A Node that does not exist is an error.
 func (n *Node) Claim(ctx context.Context) (claim Claim, ok bool, err error) {
 	node, err := n.get(ctx, kube.InTurn)
 	if err != nil {

@@ -116,9 +116,10 @@ func (g *guard) awaitScripts(now time.Time) time.Time {
 	return h.endIfLate(now)
 }
 
-// awaitBalancers has evictions wait until load balancers have removed the machine. If that cannot be found out, evictions wait for
-// LoadBalancerWait. The wait takes half of the time before the deadline at most: a target may drain for longer, and disruption budgets need
-// time as well. It reports why the wait ends, except if load balancers were done at once. It returns when the wait ends at the latest.
+// awaitBalancers has evictions wait until load balancers have removed the machine. The wait takes half of the time before the deadline at most: a target
+// may drain for longer, and disruption budgets need time as well. If that cannot be found out, or takes longestDeregistration, evictions begin
+// LoadBalancerWait after the wait began. setGoal may call the wait off. awaitBalancers reports why the wait ends, except if load balancers were done at
+// once. It returns when the wait ends at the latest.
 func (g *guard) awaitBalancers(now time.Time) time.Time {
 	h := &hold{}
 	h.until = func(now time.Time) (time.Time, error) {

@@ -119,8 +119,9 @@ const (
 	leastPatience = time.Second
 )
 
-// Patience returns until when evictions wait for a look at the Node before a hard deadline. began is when they began to wait. They wait for
-// a quarter of the time that was left then, but at least leastPatience and at most patience.
+// Patience returns when evictions stop waiting for a look at the Node. They wait because the look shows whether operators have opted the node out. They
+// stop because the pods would otherwise lose their grace: t has a hard deadline. began is when they began to wait. They wait for a quarter of the time
+// that was left then, but at least leastPatience and at most patience.
 func (t Terms) Patience(began time.Time) time.Time {
 	return began.Add(min(patience, max(t.Hard.Sub(began)/4, leastPatience)))
 }
@@ -537,11 +538,11 @@ func (p *Pods) cancelRequest(t *target) {
 	}
 }
 
-// SpareLate lets pods stay that came to a cordoned node after the look of this number had begun. The guard calls it when the next look has shown
-// that somebody uncordoned the node.
+// SpareLate lets pods stay that came since somebody uncordoned the node, though the guard took it for cordoned. The guard calls it when a look has shown
+// that. look is the number of the last look that saw the cordon: such pods wait for a later one (needsLook).
 func (p *Pods) SpareLate(look int) {
 	for t := range p.going() {
-		if t.needsLook > max(look, 1) { // Pods that were there at the first list have 1.
+		if t.needsLook > max(look, 1) { // Pods that were there at the first list have 1, and go.
 			p.spare(t, exempt)
 		}
 	}

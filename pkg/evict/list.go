@@ -237,7 +237,7 @@ func (f feed) Replace(objs []any, _ string) error {
 	all := make([]*corev1.Pod, 0, len(objs))
 	for _, obj := range objs {
 		if pod, ok := obj.(*corev1.Pod); ok {
-			all = append(all, pod) // listPods has stripped it
+			all = append(all, pod) // listPods has taken out what nth does not read.
 		}
 	}
 	f.loop.Post(func() {

@@ -75,7 +75,7 @@ type limits struct {
 	evictBy time.Time
 }
 
-// limits returns the limits of a pod. A pod that is still there after a hard deadline gets overtime.
+// limits returns when a pod must be evicted and gone, by the drain's deadlines. A pod that is still there after a hard deadline gets overtime.
 func (p *Pods) limits(t *target, now time.Time) limits {
 	var l limits
 	grace, terms := p.opts.grace(t.pod), p.drain.Terms()
@@ -258,7 +258,7 @@ func (p *Pods) request(t *target, what state.TransitionKind, now time.Time) {
 // errUnwanted is the result of a request that was not sent, since it was no longer wanted when the gate let it pass.
 var errUnwanted = errors.New("it is no longer wanted")
 
-// prepare is called for a request that has passed the gate, in the request's goroutine. It marks the request as sent, and returns what to send
+// prepare is called for a request that has passed the gate (Options.Gate), in the request's goroutine. It marks the request as sent, and returns what to send
 // and the time for the answer. options is nil if the request is no longer wanted: the deadline may have changed while it waited at the gate.
 func (p *Pods) prepare(ctx context.Context, t *target, pod *corev1.Pod, what state.TransitionKind) (options *metav1.DeleteOptions, timeout time.Duration) {
 	p.loop.Lock()
@@ -274,7 +274,7 @@ func (p *Pods) prepare(ctx context.Context, t *target, pod *corev1.Pod, what sta
 	}
 	t.last.sent = true
 	timeout = kube.Write                                          // If that is too long for an eviction, plan cancels it when it escalates.
-	left := max(l.goneBy.Sub(now), p.drain.Terms().Hard.Sub(now)) // A slow API server may use up the margin.
+	left := max(l.goneBy.Sub(now), p.drain.Terms().Hard.Sub(now)) // goneBy is a margin before Hard: a slow API server may use it up.
 	if l.escalated(now) && left > 0 {
 		timeout = max(min(kube.WriteLimit(left), left/2), time.Second/2) // The other half is for another request.
 	}

@@ -552,15 +552,15 @@ func (s Settings) revisit(sit Situation, e state.Entry) time.Time {
 		return time.Time{}
 	}
 	p := s.plan(e)
-	times := []time.Time{s.expires(e)}
+	times := []time.Time{s.expires(e)} // The cordon is taken back.
 	if p.action == Cordon || p.action == Drain {
-		times = append(times, s.start(sit, e))
+		times = append(times, s.start(sit, e)) // Work begins.
 	}
 	if !e.RebootAt.IsZero() && !sit.rebootIsOver(e) {
-		times = append(times, e.RebootAt.Add(rebootTime))
+		times = append(times, e.RebootAt.Add(rebootTime)) // The request counts as without effect.
 	}
 	if e.UnderWay() {
-		times = append(times, s.timeEnds(e))
+		times = append(times, s.timeEnds(e)) // The drain has run out of time.
 	}
 	var next time.Time
 	for _, t := range times {

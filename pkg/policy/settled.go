@@ -35,8 +35,8 @@ func (s Settings) Settled(sit Situation, ev event.Event) event.Outcome {
 // Again reports whether work for an announced event is under way (busy). If not, again is when work may be due although nothing new is reported: now
 // if the last attempt did not succeed, and zero for never.
 //
-// nth-queue ends its drain of a node that is busy for no event, and looks at the instance again in time: see agent.Config.Rested. The record must be
-// up to date: see Fold.
+// nth-queue runs an agent for each node. It ends the agent once no event is busy, and begins another at the soonest again: see agent.Config.Rested.
+// While an event is busy, again does not count. The record must be up to date: see Fold.
 func (s Settings) Again(sit Situation, ev event.Event) (again time.Time, busy bool) {
 	e, recorded := Find(sit.Past, ev.ID)
 	switch {
@@ -44,7 +44,7 @@ func (s Settings) Again(sit Situation, ev event.Event) (again time.Time, busy bo
 		return time.Time{}, false
 	case e.Phase == state.Incomplete && !e.Released() && !e.LeftAlone: // The drain ran out of time. Operators have not limited another attempt.
 		return sit.Now, false
-	case e.LeftAlone: // Busy until its time is over: a later agent would not know since when the node has been left alone.
+	case e.LeftAlone: // Busy until its time is over, so that this agent stays: only its record says that the node was left alone, and since when.
 		return time.Time{}, s.timeEnds(e).After(sit.Now)
 	case s.Settled(sit, ev) == "": // Work is due. An error means that the last attempt failed.
 		return sit.Now, e.Error == ""

@@ -93,7 +93,8 @@ func (s *Store) WasInService() bool {
 	return s.inService == s.bootID
 }
 
-// SetInService remembers that the machine is in service in its Auto Scaling group.
+// SetInService remembers over a restart of nth, but not over a boot, that the machine is in service in its Auto Scaling group: only then does another
+// target state mean a termination.
 func (s *Store) SetInService() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
