@@ -35,7 +35,7 @@ func Load[C any, P Pointer[C]](file string, named bool, defaults C) (Loaded[C], 
 	d := decoder{known: knownOf(P(&l.Config).tables())}
 	for _, file := range l.Files {
 		d.file = file
-		content, err := text.ReadFile(file)
+		content, err := text.ReadFile(file, text.File)
 		if err != nil {
 			d.fatal = append(d.fatal, fileFault(file, err))
 			continue

@@ -62,7 +62,7 @@ func Connect(path string, opts ClientOptions) (*Client, error) {
 		return newClient(config, "the pod's service account", "the token file "+config.BearerTokenFile, opts)
 	}
 	var k kubeconfig
-	document, err := text.ReadFile(path)
+	document, err := text.ReadFile(path, text.File)
 	if err == nil {
 		k, err = parse(document, path, "")
 	}

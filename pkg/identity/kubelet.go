@@ -204,7 +204,7 @@ func (k *Kubelet) document() (path string, document []byte, err error) {
 		if filepath.IsAbs(path) {
 			path = filepath.Join(k.opts.Root, path)
 		}
-		document, err := text.ReadFile(path)
+		document, err := text.ReadFile(path, text.File)
 		if err == nil {
 			return path, document, nil
 		}

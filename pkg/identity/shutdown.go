@@ -58,7 +58,7 @@ func ReadGracefulShutdown(root string) (GracefulShutdown, error) {
 
 // read reads one file of the configuration. It overrides the fields of g that the file sets, and keeps the others.
 func (g *GracefulShutdown) read(path string) error {
-	document, err := text.ReadFile(path)
+	document, err := text.ReadFile(path, text.File)
 	if err != nil {
 		return err
 	}

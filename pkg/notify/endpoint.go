@@ -26,6 +26,8 @@ const (
 	DefaultContentType = "application/json"
 	// maxAnswerHeader bounds the headers of an answer, in bytes. Go's default is 10 MiB.
 	maxAnswerHeader = 64 << 10
+	// maxFileSize bounds a file with the URL, the headers or a template, in bytes.
+	maxFileSize = 128 << 10
 )
 
 // Destination says where a webhook posts to.
@@ -110,7 +112,7 @@ func statusError(status int) error {
 
 // target returns the URL to post to.
 func (d Destination) target() (string, error) {
-	content, err := text.ReadFile(d.URLFile)
+	content, err := text.ReadFile(d.URLFile, maxFileSize)
 	if err != nil {
 		return "", fmt.Errorf("reading the URL: %w", err)
 	}
@@ -129,7 +131,7 @@ func (d Destination) headers() (http.Header, error) {
 	if d.HeadersFile == "" {
 		return headers, nil
 	}
-	content, err := text.ReadFile(d.HeadersFile)
+	content, err := text.ReadFile(d.HeadersFile, maxFileSize)
 	if err != nil {
 		return nil, fmt.Errorf("reading the headers: %w", err)
 	}

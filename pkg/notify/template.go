@@ -116,7 +116,7 @@ func (t *Template) Render(f Fields) (string, error) {
 
 // ReadTemplate reads a template's file. An empty file is an error: NewTemplate would take nth's own template. The error names the file.
 func ReadTemplate(path string) (string, error) {
-	content, err := text.ReadFile(path)
+	content, err := text.ReadFile(path, maxFileSize)
 	if err == nil && len(content) == 0 {
 		err = fmt.Errorf("%s is empty", path)
 	}

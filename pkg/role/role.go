@@ -112,12 +112,12 @@ func readCABundle(path string) (*x509.CertPool, error) {
 	if path == "" {
 		return nil, nil
 	}
-	text, err := text.ReadFile(path)
+	certificates, err := text.ReadFile(path, text.File)
 	if err != nil {
 		return nil, fmt.Errorf("reading the file that AWS_CA_BUNDLE names: %w", err)
 	}
 	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(text) {
+	if !roots.AppendCertsFromPEM(certificates) {
 		return nil, fmt.Errorf("AWS_CA_BUNDLE must name a file with certificates: there is no certificate in %s", path)
 	}
 	return roots, nil

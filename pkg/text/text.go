@@ -2,7 +2,8 @@
 //
 // Pods, messages, servers and libraries write text that ends up in terminals, logs, chat rooms and Kubernetes Events. Visible escapes what
 // cannot be seen in such text. So nobody forges a log line of nth, moves a cursor or hides half a name. Code that writes to one of these
-// places calls Visible once for the whole text: nth's own part of it stays as it is. Redact takes out secrets. ReadFile reads a file of somebody else. Start with Visible.
+// places calls Visible once for the whole text: nth's own part of it stays as it is. Redact takes out secrets. ReadFile reads a file of somebody else.
+// Start with Visible.
 package text
 
 import (
@@ -26,20 +27,20 @@ const (
 	Page = 16 << 10
 )
 
-// longestFile bounds a file that ReadFile reads, in bytes. Settings, kubeconfigs, certificates and templates have less than a tenth.
-const longestFile = 4 << 20
+// File is the most that settings, a kubeconfig or certificates may have, in bytes: usual ones have less than a tenth.
+const File = 4 << 20
 
-// ReadFile reads a file that others write. It refuses a file of more than 4 MiB, and a pipe or device, which may have no end; /dev/null is empty. Its error names the
-// file as a *fs.PathError does, and shows nothing of its content.
-func ReadFile(path string) ([]byte, error) {
+// ReadFile reads a file of at most limit bytes that others write. It refuses a pipe or device, which may have no end; /dev/null is empty. Its error
+// names the file as a *fs.PathError does, and shows nothing of its content.
+func ReadFile(path string, limit int64) ([]byte, error) {
 	refuse := func(why error) ([]byte, error) { return nil, &fs.PathError{Op: "reading", Path: path, Err: why} }
 	switch found, err := os.Stat(path); {
 	case err != nil:
 		return nil, err
 	case !found.Mode().IsRegular() && path != os.DevNull:
 		return refuse(errors.New("not a regular file"))
-	case found.Size() > longestFile:
-		return refuse(fmt.Errorf("longer than %d bytes", longestFile))
+	case found.Size() > limit:
+		return refuse(fmt.Errorf("longer than %d bytes", limit))
 	}
 	return os.ReadFile(path)
 }

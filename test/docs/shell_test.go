@@ -59,7 +59,7 @@ func shell(t *testing.T) docs.Terminal {
 		command = strings.NewReplacer(standard, address, "/tmp/rehearsal", filepath.Join(home, "rehearsal")).Replace(command)
 		if background, yes := strings.CutSuffix(command, "&"); yes {
 			// It is at work when it has said something, and then nothing for half a second.
-			command = background + "&\nsaid=0; until [ $said -gt 0 ] && [ $said = $(stat -c %s " + printed + ") ]; do said=$(stat -c %s " + printed + "); sleep 0.5; done"
+			command = background + "&\nfor i in {1..60}; do said=$(stat -c %s " + printed + "); sleep 0.5; [ $said -gt 0 ] && [ $said = $(stat -c %s " + printed + ") ] && break; done"
 		}
 		fmt.Fprintf(in, "{ %s\n} >%s 2>&1 </dev/null; echo $?\n", command, printed)
 		line, err := statuses.ReadString('\n')
