@@ -11,6 +11,7 @@ import (
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/identity"
 	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/notify"
@@ -27,13 +28,11 @@ type notices struct {
 	client  notify.Identity    // without a node
 	// watched returns the Node of that name as the fleet's watch shows it; nil if there is none.
 	watched func(node string) *corev1.Node
-	// labels returns the labels of a Node.
-	labels func(ctx context.Context, node string) (map[string]string, error)
 	// mayWrite returns an error unless this process leads.
 	mayWrite func() error
 }
 
-// newNotices returns the notices of a fleet, whose requests pass gate after all others. serve sets watched, labels and mayWrite, which need the
+// newNotices returns the notices of a fleet, whose requests pass gate after all others. serve sets watched and mayWrite, which need the
 // fleet, before any of them is called.
 func newNotices(cfg config.Queue, webhook *notify.Webhook, client notify.Identity, meter *metrics.Metrics, gate *kube.Gate, log *logrus.Entry) *notices {
 	n := &notices{meter: meter, client: client, webhook: webhook}
@@ -63,15 +62,15 @@ func (n *notices) of(node, uid string, entries func() []state.Entry) []agent.Lis
 	listeners := []agent.Listener{n.meter, n.webhook.Node(notify.Subject{
 		Machine: func(context.Context) notify.Machine { return machineOf(n.watched(node)) },
 		Node: func(ctx context.Context) (string, map[string]string) {
-			labels, _ := n.labels(ctx, node) // With an error, the notice is sent without labels.
+			labels, _ := identity.Identity{Client: n.client.Client, Node: node}.Labels(ctx) // With an error, the notice is sent without labels.
 			return node, labels
 		},
 	})}
 	if n.cluster == nil {
 		return listeners
 	}
-	identity := notify.Identity{Client: n.client.Client, Node: node, UID: uid, Watched: func() *corev1.Node { return n.watched(node) }}
-	return append(listeners, n.cluster.Node(node, func(context.Context) (notify.Identity, error) { return identity, nil }, entries))
+	own := notify.Identity{Client: n.client.Client, Node: node, UID: uid, Watched: func() *corev1.Node { return n.watched(node) }}
+	return append(listeners, n.cluster.Node(node, func(context.Context) (notify.Identity, error) { return own, nil }, entries))
 }
 
 // machineOf returns what a Node says about its machine. A field that the Node does not have is empty, and all are if node is nil.

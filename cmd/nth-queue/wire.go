@@ -75,7 +75,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue]) error {
 		Report: func(r sqs.Report) { count(meter, r); logMessage(log, cfg.DryRun, r) }, Trouble: reporter.receiving,
 	})
 	// The parts need each other. None of them runs before RunWith below, so the rest is set here.
-	notices.watched, notices.labels, notices.mayWrite = nodes.Watched, nodes.Labels, nodes.MayWrite
+	notices.watched, notices.mayWrite = nodes.Watched, nodes.MayWrite
 	reporter.fleet, reporter.queue, reporter.meter, reporter.process = nodes, messages, meter, identity
 	reporter.identity = state.IdentityStatus{Credential: reach.drains.Credential, Source: reach.drains.Source, Server: reach.drains.Server}
 	log.WithField(systemd.FieldMessageID, systemd.Started).Infof("started as %s, for the queue %s and the cluster at %s%s",

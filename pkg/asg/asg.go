@@ -10,8 +10,7 @@
 //
 // Auto Scaling waits at a hook before it terminates an instance, returns it to a warm pool, or replaces its root volume. All three are handled
 // alike, and are called terminations here. It also waits before it puts a launched instance into service: nth-queue completes that hook once the node
-// is Ready. A lifecycle action is pending until somebody completes it or
-// its timeout ends.
+// is Ready. A lifecycle action is pending until somebody completes it or its timeout ends.
 //
 // Nothing is remembered on disk: Auto Scaling knows whether an action is pending, and says so in its answer to a heartbeat or a completion. A
 // missing permission is reported once an hour, and the drain continues without it.

@@ -6,8 +6,8 @@
 // evicted in time.
 //
 // Words: a look is one read of the Node by pkg/drain; looks are numbered. A round is how often a controller has brought its pods back to the node: such
-// pods wait longer, and after the last round they stay.
-// A request is escalated when no more than the pod's grace is left before a hard deadline (limits): a deletion follows if the eviction fails.
+// pods wait longer, and after the last round they stay. A request is escalated when no more than the pod's grace is left before a hard deadline
+// (limits): a deletion follows if the eviction fails.
 //
 // Newcomers begin with Pods.plan, which says what comes next for a pod, and when.
 package evict

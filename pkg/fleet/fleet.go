@@ -21,16 +21,16 @@ package fleet
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
 
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/drain"
@@ -120,7 +120,7 @@ func (f *Fleet) Run(ctx context.Context, receive func(ctx context.Context)) erro
 	defer watching.Wait()
 	watched, stop := context.WithCancel(context.WithoutCancel(ctx)) // The last work still needs the Nodes after ctx has ended.
 	defer stop()
-	watching.Go(func() { f.nodes.watch(watched) })
+	watching.Go(func() { f.nodes.informer.RunWithContext(klog.NewContext(watched, logr.Discard())) }) // without client-go's log
 	for !f.nodes.informer.HasSynced() {
 		if !loop.Await(ctx, nil, syncInterval) {
 			return nil // ctx has ended before the Nodes were known.
@@ -159,15 +159,6 @@ func (f *Fleet) Watched(name string) *corev1.Node { return f.nodes.named(name) }
 // MayWrite returns nil while this process is sure to lead, and otherwise an error that says it does not lead.
 func (f *Fleet) MayWrite() error { return f.lead.holds() }
 
-// Labels returns all labels of a Node. It asks the API server, because the watch keeps only a few of them.
-func (f *Fleet) Labels(ctx context.Context, name string) (map[string]string, error) {
-	n, err := f.opts.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("asking for the labels of node %q: %w", name, err)
-	}
-	return n.Labels, nil
-}
-
 // Status is the status of a Fleet.
 type Status struct {
 	// Known is set once the first list of Nodes has come, and Nodes is how many the cluster has. Draining is how many nodes are being
@@ -186,7 +177,7 @@ type Status struct {
 
 // Status returns the fleet's current status. A process that does not lead has no drains and no events.
 func (f *Fleet) Status() Status {
-	now := Status{Known: f.nodes.informer.HasSynced(), Nodes: f.nodes.count(), Leader: f.lead.leader()}
+	now := Status{Known: f.nodes.informer.HasSynced(), Nodes: len(f.nodes.informer.GetStore().ListKeys()), Leader: f.lead.leader()}
 	now.Since, now.LeaseError = f.lead.lock.trouble()
 	t := f.term.Load()
 	if now.Leads = t != nil; !now.Leads {

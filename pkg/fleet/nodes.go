@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/kube"
@@ -98,11 +96,6 @@ func newNodes(client kubernetes.Interface, label, lease string, changed func(nod
 	return n
 }
 
-// watch lists and watches the Nodes until ctx ends. It discards client-go's log.
-func (n *nodes) watch(ctx context.Context) {
-	n.informer.RunWithContext(klog.NewContext(ctx, logr.Discard()))
-}
-
 // of returns the Nodes that name an instance. The first is the one to be drained: Ready before others, and then the newest.
 func (n *nodes) of(instance string) []node { return n.indexed(byInstance, instance) }
 
@@ -155,9 +148,6 @@ func (n *nodes) all() []node {
 	}
 	return all
 }
-
-// count returns how many Nodes the cluster has.
-func (n *nodes) count() int { return len(n.informer.GetStore().ListKeys()) }
 
 // strip returns a Node with only the fields that the fleet needs, to save memory. The informer calls it for each Node that it receives.
 func (n *nodes) strip(object any) (any, error) {
