@@ -88,7 +88,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue]) error {
 		d.Service.Stopping()
 	}, append(notices.work(), reporter.run)...)
 	log.WithField(systemd.FieldMessageID, systemd.Stopping).Info("stopped; SQS delivers the unfinished messages again")
-	return cmp.Or(err, d.Service.Err())
+	return err
 }
 
 // dryRun returns what the first log line says of a dry run; "" if it is none.

@@ -78,7 +78,7 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config]
 	running, stop := shutdown.outlive(ctx)
 	defer stop()
 	daemon.RunWith(running, loop.Run, work...)
-	return service.Err()
+	return nil
 }
 
 // lockDaemon makes this process the only daemon on this machine until unlock is called. It returns an error if another daemon runs, but not if

@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -50,7 +51,8 @@ func (s Service) Stopping() {
 
 // Run reads the settings and calls run, which is the daemon of that name. A signal that asks to stop ends the context of run, and then Run. SIGHUP
 // also ends the context of run, if the settings are valid then: Run calls run again with the new settings. If run refuses these with a
-// cli.ConfigError, Run calls it again with the settings from before. The log goes to stderr unless it goes to the journal.
+// cli.ConfigError, Run calls it again with the settings from before. At the end, the error is that of run, or why the service manager cannot be
+// notified. The log goes to stderr unless it goes to the journal.
 func Run[C any, P config.Pointer[C]](
 	ctx context.Context, name string, read func() (config.Loaded[C], error), stderr io.Writer,
 	run func(context.Context, *Daemon[C]) error,
@@ -88,16 +90,19 @@ func Run[C any, P config.Pointer[C]](
 		isReload := errors.Is(context.Cause(running), ErrReload)
 		end(nil) // This ends awaitReload.
 		_, isRefused := errors.AsType[cli.ConfigError](err)
-		if isRefused && before != nil && !isReload { // The last reload was wrong, and no further reload has come.
+		switch {
+		case isReload && (err == nil || isRefused): // Refused settings do not matter once others have come.
+			if !isRefused {
+				before = new(current)
+			}
+			current = <-reloaded
+			log.WithField(systemd.FieldMessageID, systemd.Reloaded).Info("configuration reloaded")
+		case isRefused && before != nil: // The last reload was wrong.
 			logInvalid(log, err)
 			current, before = *before, nil
-			continue
+		default:
+			return cmp.Or(err, notifier.Err())
 		}
-		if err != nil || !isReload {
-			return err
-		}
-		before, current = new(current), <-reloaded
-		log.WithField(systemd.FieldMessageID, systemd.Reloaded).Info("configuration reloaded")
 	}
 }
 

@@ -47,30 +47,6 @@ func (l *lines) String() string {
 	return l.all.String()
 }
 
-// reloaded runs a daemon, which reads its settings with these margins, one after another: "" is settings that cannot be read. It returns the
-// margins that it has begun with, and what it has logged.
-func reloaded(t *testing.T, margins []string, serve func(ctx context.Context, run int) error) (begun []string, logged string) {
-	t.Helper()
-	var log lines
-	err := daemon.Run(t.Context(), "nth", func() (config.Loaded[config.Config], error) {
-		l := config.Loaded[config.Config]{Config: config.Default()}
-		l.Config.Log.Format = "text"
-		margin := margins[0]
-		if margins = margins[1:]; margin == "" {
-			defer hangUp(t) // The next ones are right.
-			return l, errors.New("a: one\nb: two")
-		}
-		return l, config.Decode("x", []byte("drain.margin = '"+margin+"'"), &l.Config)
-	}, &log, func(ctx context.Context, d *daemon.Daemon[config.Config]) error {
-		begun = append(begun, d.Config.Drain.Margin.String())
-		return serve(ctx, len(begun))
-	})
-	if err != nil {
-		t.Errorf("it ended with %v", err)
-	}
-	return begun, log.String()
-}
-
 func hangUp(t *testing.T) {
 	t.Helper()
 	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
@@ -78,43 +54,50 @@ func hangUp(t *testing.T) {
 	}
 }
 
-// The daemon begins again with settings that are valid, and keeps those that it has if the new ones are not.
+// The daemon begins again with settings that are valid, and keeps those that it has if the new ones are not. That may be found only when they are
+// used: the file of a kubeconfig is missing.
 func TestRun_BeginsAgainAtSIGHUP(t *testing.T) {
-	begun, logged := reloaded(t, []string{"1s", "", "2s"}, func(ctx context.Context, run int) error {
-		if run == 2 {
+	t.Setenv("NOTIFY_SOCKET", "/nowhere") // That matters only when the daemon ends.
+	const kept = "invalid configuration; keeping the previous configuration"
+	for name, row := range map[string]struct{ margins, runs, begun, logged []string }{ // "" cannot be read
+		"unreadable, then valid":       {[]string{"1s", "", "2s"}, []string{"reload", "end"}, []string{"1s", "2s"}, []string{"a: one", "b: two", kept, "configuration reloaded"}},
+		"unusable":                     {[]string{"1s", "2s"}, []string{"reload", "refuse", "end"}, []string{"1s", "2s", "1s"}, []string{kept}},
+		"unusable, and another reload": {[]string{"1s", "2s", "3s"}, []string{"reload", "reload and refuse", "end"}, []string{"1s", "2s", "3s"}, nil},
+	} {
+		var log lines
+		var begun []string
+		err := daemon.Run(t.Context(), "nth", func() (config.Loaded[config.Config], error) {
+			l := config.Loaded[config.Config]{Config: config.Default()}
+			l.Config.Log.Format = "text"
+			margin := row.margins[0]
+			if row.margins = row.margins[1:]; margin == "" {
+				defer hangUp(t) // The next ones are right.
+				return l, errors.New("a: one\nb: two")
+			}
+			return l, config.Decode("x", []byte("drain.margin = '"+margin+"'"), &l.Config)
+		}, &log, func(ctx context.Context, d *daemon.Daemon[config.Config]) error {
+			run := row.runs[len(begun)]
+			begun = append(begun, d.Config.Drain.Margin.String())
+			if strings.Contains(run, "reload") {
+				hangUp(t)
+				<-ctx.Done()
+				if !errors.Is(context.Cause(ctx), daemon.ErrReload) {
+					t.Errorf("it ends because of %v", context.Cause(ctx))
+				}
+			}
+			if strings.Contains(run, "refuse") {
+				return cli.ConfigError{Fault: errors.New("there is no kubeconfig")}
+			}
 			return nil
+		})
+		if err == nil || !strings.Contains(err.Error(), "cannot notify systemd") || !slices.Equal(begun, row.begun) {
+			t.Errorf("%s: it has begun with the margins %q, and ended with %v", name, begun, err)
 		}
-		hangUp(t)
-		<-ctx.Done()
-		if !errors.Is(context.Cause(ctx), daemon.ErrReload) {
-			t.Errorf("it ends because of %v", context.Cause(ctx))
+		for _, line := range row.logged {
+			if !strings.Contains(log.String(), line+"\n") {
+				t.Errorf("%s: %q is not logged:\n%s", name, line, &log)
+			}
 		}
-		return nil
-	})
-	if !slices.Equal(begun, []string{"1s", "2s"}) {
-		t.Errorf("it has begun with the margins %q", begun)
-	}
-	for _, line := range []string{"a: one", "b: two", "invalid configuration; keeping the previous configuration", "configuration reloaded"} {
-		if !strings.Contains(logged, line+"\n") {
-			t.Errorf("%q is not logged:\n%s", line, logged)
-		}
-	}
-}
-
-// What is wrong with settings may be found only when they are used: the file of a kubeconfig is missing.
-func TestRun_KeepsTheSettingsIfNewOnesCannotBeUsed(t *testing.T) {
-	begun, logged := reloaded(t, []string{"1s", "2s"}, func(ctx context.Context, run int) error {
-		switch run {
-		case 1:
-			hangUp(t)
-			<-ctx.Done()
-		case 2:
-			return cli.ConfigError{Fault: errors.New("there is no kubeconfig")}
-		}
-		return nil
-	})
-	if !slices.Equal(begun, []string{"1s", "2s", "1s"}) || !strings.Contains(logged, "invalid configuration; keeping the previous configuration") {
-		t.Errorf("it has begun with the margins %q, and logged\n%s", begun, logged)
 	}
 }
 
