@@ -17,15 +17,18 @@ func TestKubeletConfiguration_SaysHowItShutsDown(t *testing.T) {
 		files map[string]string
 		want  time.Duration
 	}{
-		"none":         {nil, 0},
-		"not set":      {map[string]string{eks: `{"kind": "KubeletConfiguration"}`}, 0},
-		"JSON":         {map[string]string{eks: `{"shutdownGracePeriod": "2m30s", "shutdownGracePeriodCriticalPods": "30s"}`}, 150 * time.Second},
-		"YAML":         {map[string]string{kubeadm: "kind: KubeletConfiguration\nshutdownGracePeriod: 45s\n"}, 45 * time.Second},
-		"off":          {map[string]string{kubeadm: "shutdownGracePeriod: 0s\n"}, 0},
-		"a drop-in":    {map[string]string{eks: `{"shutdownGracePeriod": "1s"}`, eks + ".d/40-nodeadm.conf": `{"shutdownGracePeriod": "9s"}`}, 9 * time.Second},
-		"the first":    {map[string]string{eks: `{}`, kubeadm: "shutdownGracePeriod: 45s\n"}, 0},
-		"by priority":  {map[string]string{eks: `{"shutdownGracePeriodByPodPriority": [{"shutdownGracePeriodSeconds": 10}, {"shutdownGracePeriodSeconds": 20}]}`}, 30 * time.Second},
-		"other things": {map[string]string{eks: `{"maxPods": 110, "shutdownGracePeriod": "5s"}`}, 5 * time.Second},
+		"none":        {nil, 0},
+		"not set":     {map[string]string{eks: `{"kind": "KubeletConfiguration"}`}, 0},
+		"JSON":        {map[string]string{eks: `{"shutdownGracePeriod": "2m30s", "shutdownGracePeriodCriticalPods": "30s"}`}, 150 * time.Second},
+		"YAML":        {map[string]string{kubeadm: "kind: KubeletConfiguration\nshutdownGracePeriod: 45s\n"}, 45 * time.Second},
+		"off":         {map[string]string{kubeadm: "shutdownGracePeriod: 0s\n"}, 0},
+		"a drop-in":   {map[string]string{eks: `{"shutdownGracePeriod": "1s"}`, eks + ".d/40-nodeadm.conf": `{"shutdownGracePeriod": "9s"}`}, 9 * time.Second},
+		"the first":   {map[string]string{eks: `{}`, kubeadm: "shutdownGracePeriod: 45s\n"}, 0},
+		"by priority": {map[string]string{eks: `{"shutdownGracePeriodByPodPriority": [{"shutdownGracePeriodSeconds": 10}, {"shutdownGracePeriodSeconds": 20}]}`}, 30 * time.Second},
+		"a shorter one": {map[string]string{
+			eks:                        `{"maxPods": 110, "shutdownGracePeriodByPodPriority": [{"shutdownGracePeriodSeconds": 30}]}`,
+			eks + ".d/40-nodeadm.conf": `{"shutdownGracePeriodByPodPriority": [{"shutdownGracePeriodSeconds": 8}]}`,
+		}, 8 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()

@@ -15,8 +15,8 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// configPaths are the usual paths of a kubelet's configuration: on Amazon's EKS images, on older ones and Ubuntu's, on Bottlerocket, with kubeadm. The
-// first may have drop-ins, in the directory "config.json.d".
+// configPaths are the usual paths of a kubelet's configuration: on Amazon's EKS images, on older ones and Ubuntu's, on Bottlerocket, with kubeadm. Each
+// may have drop-ins, in a directory such as "config.json.d".
 var configPaths = []string{
 	"/etc/kubernetes/kubelet/config.json",
 	"/etc/kubernetes/kubelet/kubelet-config.json",
@@ -44,7 +44,7 @@ func ReadGracefulShutdown(root string) (GracefulShutdown, error) {
 		slices.Sort(dropins)
 		for _, file := range append([]string{path}, dropins...) {
 			if err := found.read(file); err != nil {
-				return found, fmt.Errorf("reading the kubelet's configuration %s: %w", file, err)
+				return GracefulShutdown{}, fmt.Errorf("reading the kubelet's configuration %s: %w", file, err)
 			}
 		}
 		if found.Critical < 0 || found.Critical > found.Period { // The kubelet does not start with such a configuration.
@@ -82,6 +82,8 @@ func (g *GracefulShutdown) read(path string) error {
 	for _, p := range config.ShutdownGracePeriodByPodPriority {
 		byPriority += p.ShutdownGracePeriodSeconds
 	}
-	g.Period = max(g.Period, time.Duration(byPriority)*time.Second) // The kubelet accepts only one of the two settings.
+	if byPriority > 0 { // The kubelet accepts only one of the two settings.
+		g.Period = time.Duration(byPriority) * time.Second
+	}
 	return nil
 }
