@@ -230,14 +230,15 @@ func TestImport_RefusesWrongInput(t *testing.T) {
 func TestImport_NamesWhatItDoesNotConvert(t *testing.T) {
 	t.Parallel()
 	for content, want := range map[string]string{
-		environment("SOME_VARIABLE=hunter2"):                                          "#   SOME_VARIABLE\n",
-		environment("GRACE_PERIOD=30"):                                                "#   GRACE_PERIOD\n",
-		environment("CORDON_ONLY=false"):                                              "CORDON_ONLY: nothing is set for this value",
-		environment("WEBHOOK_URL=https://a.example.com/hunter2"):                      "# From WEBHOOK_URL. Put the URL into this file",
-		environment(`WEBHOOK_HEADERS={"Authorization":"Bearer hunter2"}`):             `headers_file = "/etc/nth/webhook-headers"`,
-		pod("env: [{name: LOG_LEVEL, valueFrom: {secretKeyRef: {name: a, key: b}}}]"): "LOG_LEVEL: its value is not in the manifest",
-		pod("env: [{name: LOG_LEVEL, valueFrom: {fieldRef: {fieldPath: a}}}]"):        "LOG_LEVEL: its value is not in the manifest",
-		pod("env: [{name: WEBHOOK_TEMPLATE, value: $(PLACE)-1}]"):                     "WEBHOOK_TEMPLATE: its value is not in the manifest",
+		environment("SOME_VARIABLE=hunter2"):                                                "#   SOME_VARIABLE\n",
+		environment("GRACE_PERIOD=30"):                                                      "#   GRACE_PERIOD\n",
+		environment("CORDON_ONLY=false"):                                                    "CORDON_ONLY: nothing is set for this value",
+		environment("WEBHOOK_URL=https://a.example.com/hunter2"):                            "# From WEBHOOK_URL. Put the URL into this file",
+		environment(`WEBHOOK_HEADERS={"Authorization":"Bearer hunter2"}`):                   `headers_file = "/etc/nth/webhook-headers"`,
+		pod("env: [{name: LOG_LEVEL, valueFrom: {secretKeyRef: {name: a, key: b}}}]"):       "LOG_LEVEL: its value is not in the manifest",
+		pod("env: [{name: LOG_LEVEL, valueFrom: {fieldRef: {fieldPath: a}}}]"):              "LOG_LEVEL: its value is not in the manifest",
+		pod("env: [{name: PROMETHEUS_SERVER_PORT, valueFrom: {fieldRef: {fieldPath: a}}}]"): "PROMETHEUS_SERVER_PORT: its value is not in the manifest",
+		pod("env: [{name: WEBHOOK_TEMPLATE, value: $(PLACE)-1}]"):                           "WEBHOOK_TEMPLATE: its value is not in the manifest",
 	} {
 		text := imported(t, content)
 		if !strings.Contains(text, want) || strings.Contains(text, "hunter") {

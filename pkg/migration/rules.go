@@ -57,7 +57,6 @@ var (
 		{env: "TAINT_EFFECT"},
 		{env: "ENABLE_OUT_OF_SERVICE_TAINT", keys: []string{"fleet.out_of_service"}, to: boolean},
 		{env: "WORKERS", keys: []string{"fleet.max_draining"}, to: number, why: "A spot interruption does not wait."},
-		{env: "ENABLE_SQS_TERMINATION_DRAINING"},
 		{env: "QUEUE_URL", keys: []string{"queue.url"}, to: urlText},
 		{env: "CHECK_TAG_BEFORE_DRAINING", keys: []string{"fleet.managed_tag"}, to: whenTrue(managedTag),
 			why: "The handler drains only instances with this tag, unless CHECK_TAG_BEFORE_DRAINING=false."},

@@ -30,7 +30,8 @@ func Convert(manifest []byte, queue bool) (string, error) {
 		return "", errors.New(mode + ` is true, so the settings are for "nth-queue config import"`)
 	case queue:
 		name = "nth-queue"
-		// In queue mode, the handler behaves as if these were set.
+		delete(s, mode)
+		// In queue mode, the handler behaves as if these were set. CHECK_ASG_TAG_BEFORE_DRAINING is the older name of the second.
 		s.assume("ENABLE_REBALANCE_DRAINING", "true")
 		s.assume("CHECK_TAG_BEFORE_DRAINING", cmp.Or(s.text("CHECK_ASG_TAG_BEFORE_DRAINING"), "true"))
 	}
@@ -61,10 +62,10 @@ func (s settings) convert(b *strings.Builder, rules []rule) (unconverted []strin
 		switch {
 		case given == value{}: // The setting is not set, or empty.
 			continue
-		case r.to == nil: // The conversion of another setting uses it.
-			continue
 		case given.elsewhere && r.env != webhookURL: // nth reads the webhook's URL from a file, so its value is not needed.
 			unconverted = append(unconverted, r.env+": its value is not in the manifest: look it up where it refers to, and set it by hand")
+			continue
+		case r.to == nil: // The conversion of another setting uses it.
 			continue
 		}
 		toml, err := r.to(s, given.text)
