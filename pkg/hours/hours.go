@@ -71,7 +71,7 @@ func Last(all []Hours, earliest, latest time.Time) (from, to time.Time) {
 // last is Last for one range of hours. Where the clocks change, hours may be shorter or longer; those that the change skips are left out.
 func (h Hours) last(earliest, latest time.Time) (from, to time.Time) {
 	year, month, day := latest.In(h.zone).Date()
-	for back := range 9 { // Hours of the same day of the last week may have ended today.
+	for back := range 15 { // Today's hours may begin after latest, and a change of the clocks may skip last week's. Two weeks have some.
 		at := func(minute int) time.Time { return time.Date(year, month, day-back, 0, minute, 0, 0, h.zone) }
 		if !h.days[at(midnight/2).Weekday()] {
 			continue

@@ -57,6 +57,7 @@ func TestLast_ReturnsTheHoursBeforeATime(t *testing.T) {
 		"the later of two":                   {[]string{"Mon 02:00-03:00 UTC", "Tue 02:00-03:00 UTC"}, "", "2026-06-17 12:00", "2026-06-16 02:00", "2026-06-16 03:00"},
 		"clocks are set forward":             {weekend, "", "2026-03-29 12:00", "2026-03-29 01:00", "2026-03-29 03:00"},
 		"the change skips the hours":         {[]string{"Sun 02:00-03:00 Europe/Berlin"}, "", "2026-03-29 12:00", "2026-03-22 01:00", "2026-03-22 02:00"},
+		"it skips the last ones":             {[]string{"Sun 02:00-03:00 Europe/Berlin"}, "", "2026-03-31 12:00", "2026-03-22 01:00", "2026-03-22 02:00"},
 		"clocks are set back":                {weekend, "", "2026-10-25 12:00", "2026-10-25 01:00", "2026-10-25 04:00"},
 	} {
 		t.Run(name, func(t *testing.T) {
