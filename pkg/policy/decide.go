@@ -548,7 +548,8 @@ func (s Settings) expires(e state.Entry) time.Time {
 
 // revisit returns when the policy may decide otherwise about an entry only because time has passed; zero means never.
 func (s Settings) revisit(sit Situation, e state.Entry) time.Time {
-	if s.ending(sit, e) != "" { // Time does not change an ending.
+	rebootIsUnderWay := sit.rebootIsUnderWay(e)
+	if s.ending(sit, e) != "" && !rebootIsUnderWay { // Time does not change an ending.
 		return time.Time{}
 	}
 	p := s.plan(e)
@@ -556,7 +557,7 @@ func (s Settings) revisit(sit Situation, e state.Entry) time.Time {
 	if p.action == Cordon || p.action == Drain {
 		times = append(times, s.start(sit, e)) // Work begins.
 	}
-	if !e.RebootAt.IsZero() && !sit.rebootIsOver(e) {
+	if rebootIsUnderWay {
 		times = append(times, e.RebootAt.Add(rebootTime)) // The request counts as without effect.
 	}
 	if e.UnderWay() {

@@ -133,7 +133,7 @@ func TestReboot_WhatFollows(t *testing.T) {
 		},
 		{
 			name: "EC2 completes the event before that", rules: settings, known: known(done), now: begun + 2*time.Minute, node: emptyNode,
-			past: asked(state.Drained), want: "wait",
+			past: asked(state.Drained), want: "wait; again at 14h11m0s",
 		},
 		{
 			name: "and the machine does not go down", rules: settings, known: known(done), now: begun + 11*time.Minute, node: emptyNode,

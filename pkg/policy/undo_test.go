@@ -71,7 +71,7 @@ func TestReboot_WhatItEnds(t *testing.T) {
 	down := shutdown("a", 5*time.Second)
 	drained := func(ev event.Event) []state.Entry { return past(entry(ev, state.Drained, before)) }
 	decide(t, []decision{
-		{name: "ends the reboot it was announced as", known: known(), now: time.Hour, past: drained(reboot), want: "uncordon a"},
+		{name: "ends the reboot it was announced as", known: known(), past: drained(reboot), want: "uncordon a"},
 		{name: "ends it although it is still listed", known: known(reboot), now: time.Hour, past: drained(reboot), want: "uncordon a"},
 		{name: "ends it without the metadata service", failing: failing(time.Time{}), now: time.Hour, past: drained(reboot), want: "uncordon a"},
 		{name: "ends nothing before the first look", now: time.Hour, past: drained(reboot), want: "wait"},
