@@ -61,17 +61,18 @@ func TestJournal_WhatAGuardReports(t *testing.T) {
 }
 
 func TestJournal_ACordonIsLoggedOnce(t *testing.T) {
-	each(t, map[string]func(r *rig) (want string){
-		"in a drain, when it is set": func(r *rig) string {
-			r.node.toGuard(func(ctx context.Context, g *guard) {
-				time.Sleep(time.Second)
-				stuck(ctx, g)
-			})
+	each(t, map[string]func(r *rig) (want []string){
+		"in a drain, when it is set": func(r *rig) []string {
 			r.runFor(r.spot("a", 2*time.Minute))
 			r.pass(time.Second)
-			return "warning: cordoned the node in 1s"
+			return []string{"warning: cordoned the node in 1s"}
 		},
-		"by an event that joins long after an uncordon": func(r *rig) string {
+		"where no more is wanted": func(r *rig) []string {
+			r.runFor(r.hibernating("a", 2*time.Minute))
+			r.pass(time.Second)
+			return []string{"warning: cordoned the node in 1s"}
+		},
+		"by an event that joins long after an uncordon": func(r *rig) []string {
 			r.node.toGuard(func(ctx context.Context, g *guard) {
 				g.open()
 				for g.next(ctx) && !g.wants().Cordon {
@@ -82,24 +83,20 @@ func TestJournal_ACordonIsLoggedOnce(t *testing.T) {
 			r.pass(10 * time.Minute)
 			r.announce(r.stopping("m", time.Hour), r.spot("a", 12*time.Minute))
 			r.pass(time.Second)
-			return "warning: cordoned the node in 0s"
+			return []string{"warning: cordoned the node in 0s"}
 		},
-		"not again after a restart": func(r *rig) string {
+		"not again after a restart": func(r *rig) []string {
 			r.record.entries = []state.Entry{r.drained(r.spot("a", 90*time.Second), state.Draining, "boot-1")}
 			r.node.toGuard(func(_ context.Context, g *guard) { g.closeAs(state.NodeCordoned, drain.CordonKept) })
 			r.runFor(r.spot("a", 90*time.Second))
-			return ""
+			return nil
 		},
-		"where no more is wanted": func(r *rig) string {
-			r.runFor(r.hibernating("a", 2*time.Minute))
-			return "warning: cordoned the node in 0s"
-		},
-	}, func(r *rig, row func(r *rig) string) {
-		if want := row(r); want != "" {
-			r.wantSaid(systemd.Cordoned, want)
-		} else {
-			r.wantSaid(systemd.Cordoned)
-		}
+	}, func(r *rig, row func(r *rig) []string) {
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			time.Sleep(time.Second)
+			stuck(ctx, g)
+		})
+		r.wantSaid(systemd.Cordoned, row(r)...)
 	})
 }
 

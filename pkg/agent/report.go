@@ -147,6 +147,10 @@ func (a *Agent) handleProgress(p drain.Progress) {
 		p.State.Drained = false
 	}
 	w.state, w.reported = p.State, p.Generation
+	a.emitProgress(p)
+	if p.State.Cordoned || p.State.Trouble == "" {
+		a.clearCordonFailed()
+	}
 	switch p.Kind { // Reports of other kinds need no more.
 	case state.NodeCordoned, state.CordonFound:
 		a.decide() // This emits the cordon for each event, before anything about pods.
@@ -154,10 +158,6 @@ func (a *Agent) handleProgress(p drain.Progress) {
 		w.targets = p.Detail
 	case state.TargetsOut:
 		w.targets = ""
-	}
-	a.emitProgress(p)
-	if p.State.Cordoned || p.State.Trouble == "" {
-		a.clearCordonFailed()
 	}
 }
 
