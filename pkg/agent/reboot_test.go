@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -90,6 +91,10 @@ func TestReboot_IsNotRequested(t *testing.T) {
 		},
 		"while the disk hangs": {func(r *rig) { r.record.hangs = time.Hour }, nil},
 		"if an operator uncordons the node before it is on record": {func(r *rig) { r.record.hangs = 5 * time.Second; reopen(r) }, nil},
+		"if another event that is due comes before it is on record": {func(r *rig) {
+			r.record.hangs = 5 * time.Second
+			time.AfterFunc(time.Second, func() { r.announce(r.rebooting("a", time.Hour), r.rebooting("b", time.Hour)) })
+		}, nil},
 		"in a dry run": {
 			func(r *rig) { r.cfg.DryRun = true },
 			[]string{"warning: dry run: would be starting the maintenance now, before EC2 does: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"},
@@ -100,10 +105,8 @@ func TestReboot_IsNotRequested(t *testing.T) {
 		r.run()
 		r.look(r.rebooting("a", time.Hour))
 		r.pass(5 * time.Second)
-		for _, done := range r.tape.take() {
-			if done == "reboot, on record as drained" {
-				t.Error("the machine is rebooted")
-			}
+		if slices.Contains(r.tape.take(), "reboot, on record as drained") {
+			r.t.Error("the machine is rebooted")
 		}
 		r.wantSaid(systemd.Rebooting, row.said...)
 		r.endWithin()
@@ -112,6 +115,12 @@ func TestReboot_IsNotRequested(t *testing.T) {
 
 // EC2's list or the record may be lost at the reboot.
 func TestReboot_AfterIt(t *testing.T) {
+	noneFollows := func(r *rig) {
+		r.run()
+		r.announce(r.rebooting("a", time.Hour))
+		r.pass(time.Minute)
+		r.wantSaid(systemd.Rebooting)
+	}
 	each(t, map[string]func(r *rig){
 		"the first look fails": func(r *rig) {
 			e := r.drained(r.rebooting("a", time.Hour), state.Drained, "boot-0")
@@ -130,13 +139,6 @@ func TestReboot_AfterIt(t *testing.T) {
 			r.pass(2 * time.Minute)
 			r.wantSaid(systemd.Uncordoned, "info: uncordoned the node: the machine is back after its reboot")
 		},
-		"EC2 has cleared the event": func(r *rig) {
-			r.record.entries = []state.Entry{r.drained(r.rebooting("a", 72*time.Hour), state.Drained, "boot-0")}
-			r.run()
-			r.announce()
-			r.pass(2 * time.Minute)
-			r.wantSaid(systemd.Uncordoned, "info: uncordoned the node: the machine is back after its reboot")
-		},
 		"the record is lost, and the Node cannot be read yet": func(r *rig) {
 			r.node.toClaim(func(ctx context.Context) (drain.Claim, bool, error) {
 				if time.Since(r.start) < time.Second {
@@ -144,17 +146,18 @@ func TestReboot_AfterIt(t *testing.T) {
 				}
 				return *r.claim(event.ScheduledMaintenance, "boot-0"), true, nil
 			})
-			r.run()
-			r.announce(r.rebooting("a", time.Hour))
-			r.pass(time.Minute)
-			r.wantSaid(systemd.Rebooting)
+			noneFollows(r)
+		},
+		"the last entry of an event that is announced again is lost": func(r *rig) {
+			e := r.drained(r.rebooting("a", time.Hour), state.Closed, "boot-1")
+			e.RebootAt = r.start
+			r.record.entries = []state.Entry{e}
+			r.node.toClaim(claims(r.claim(event.ScheduledMaintenance, "boot-1")))
+			noneFollows(r)
 		},
 		"the record is lost": func(r *rig) {
 			r.node.toClaim(claims(r.claim(event.ScheduledMaintenance, "boot-0")))
-			r.run()
-			r.announce(r.rebooting("a", time.Hour))
-			r.pass(time.Minute)
-			r.wantSaid(systemd.Rebooting)
+			noneFollows(r)
 		},
 	}, func(r *rig, then func(r *rig)) {
 		reboots(r, nil)

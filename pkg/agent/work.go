@@ -222,13 +222,14 @@ func (a *Agent) requestReboot(ctx context.Context, goal policy.Goal, unwritten e
 			sit.Past[i].RebootAt = time.Time{} // The question is whether the reboot would still be due.
 		}
 	}
-	if !a.cfg.Policy.Decide(sit).Reboot {
+	if now := a.cfg.Policy.Decide(sit); !now.Reboot || !slices.Equal(now.Events, goal.Events) {
 		return
 	}
 	said := state.Transition{Kind: state.Rebooting, Entry: a.entry(goal.Event.ID), Reason: goal.Reason}
 	failed := said
-	failed.Kind, failed.Err = state.RebootFailed, unwritten
+	failed.Kind = state.RebootFailed
 	if unwritten != nil {
+		failed.Err = unwritten
 		a.log(failed)
 		return
 	}
@@ -365,7 +366,7 @@ func (a *Agent) adoptClaim(claim drain.Claim) {
 	}
 	e, known := policy.Find(entries, claim.Event)
 	if !known || e.Phase == state.Closed {
-		e = state.Entry{Event: event.Event{ID: claim.Event, Kind: event.Kind(claim.Kind)}, FirstSeen: since, Missing: a.now()}
+		e = state.Entry{Event: event.Event{ID: claim.Event, Kind: event.Kind(claim.Kind)}, FirstSeen: since, Missing: a.now(), RebootAt: e.RebootAt}
 		if a.mayHaveRebooted(claim, e) {
 			e.RebootAt = since
 		}
