@@ -164,6 +164,9 @@ func TestClock_TimeLeftIsMovedByNothing(t *testing.T) {
 		}
 		r.begins()
 		r.pass(time.Minute)
+		if step := r.board.last().Step; !step.Began.Equal(clock.now().Add(-time.Minute)) {
+			r.t.Errorf("what began a minute ago began at %s, and now is %s", step.Began, clock.now())
+		}
 		r.dated(clock.ec2(), 0, ev)
 		r.wantBegun()
 		known := r.entry("a").Event.Deadline

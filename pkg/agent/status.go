@@ -52,13 +52,21 @@ func (a *Agent) doing() string {
 	case !found:
 		return "watching; nothing is announced for node " + a.node
 	case e.Phase == state.Drained && !e.Released() || staysCordoned:
-		return fmt.Sprintf("node %s is %s for %s", a.node, e.Phase, e.Event.Kind)
+		return fmt.Sprintf("%s is %s for %s", a.nodeInWords(), e.Phase, e.Event.Kind)
 	}
-	said := fmt.Sprintf("watching node %s: %s", a.node, a.cfg.Policy.Describe(e))
+	said := fmt.Sprintf("watching %s: %s", a.nodeInWords(), a.cfg.Policy.Describe(e))
 	if e.Error != "" {
 		said += "; the last attempt failed: " + e.Error
 	}
 	return said
+}
+
+// nodeInWords names the node in a sentence, with its name if that is known.
+func (a *Agent) nodeInWords() string {
+	if a.node == "" {
+		return "the node"
+	}
+	return "node " + a.node
 }
 
 // busy reports whether something is being done to the node: an uncordon, or a guard that does more than keep the node cordoned.
@@ -74,11 +82,7 @@ func (a *Agent) busy() bool {
 
 // currentWork says what the work in progress is, how far it has come, how much time is left, and what holds it up.
 func (a *Agent) currentWork() string {
-	goal, first := a.work.goal, a.first()
-	node := "the node"
-	if a.node != "" {
-		node = "node " + a.node
-	}
+	goal, first, node := a.work.goal, a.first(), a.nodeInWords()
 	said := fmt.Sprintf("%sing %s: %s", goal.Action, node, goal.Reason) // cordoning or uncordoning
 	if goal.Action == policy.Drain {
 		said = fmt.Sprintf("draining %s for %s", node, first.Event.Kind)
@@ -164,7 +168,7 @@ func (a *Agent) stepStatus() *state.StepStatus {
 	}
 	return &state.StepStatus{
 		Action: string(goal.Action), Event: first.Event.ID, Kind: first.Event.Kind, Reason: reason,
-		Began: a.work.began.Round(0), Deadline: deadline(goal), Hard: !goal.Hard.IsZero(),
+		Began: a.work.began, Deadline: deadline(goal), Hard: !goal.Hard.IsZero(),
 		PodsTotal: a.total, PodsLeft: a.left, HeldBy: a.heldBy(), Targets: a.work.targets,
 	}
 }

@@ -12,8 +12,6 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-const allClear = "watching; nothing is announced for node node-a"
-
 func TestStatus_WhileNothingHappens(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.ident.name = ""
@@ -21,10 +19,11 @@ func TestStatus_WhileNothingHappens(t *testing.T) {
 		r.wantStatus("watching; waiting for the kubelet's credential")
 		r.ident.tell("", errors.New("there is no kubeconfig"))
 		r.wantStatus("watching; cannot drain the node without the kubelet's credential: there is no kubeconfig")
-		r.ident.tell("node-a", nil)
-		r.wantStatus(allClear)
 		r.announce(r.rebooting("a", time.Hour))
-		r.wantStatus("watching node node-a: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000; plan: drain begins at 00:50:00 UTC on 1 Jan 2000")
+		const waits = ": EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000; plan: drain begins at 00:50:00 UTC on 1 Jan 2000"
+		r.wantStatus("watching the node" + waits + "; cannot drain the node without the kubelet's credential: there is no kubeconfig")
+		r.ident.tell("node-a", nil)
+		r.wantStatus("watching node node-a" + waits)
 		r.announce(r.spot("b", 2*time.Minute))
 		r.wantStatus("node node-a is drained for spot-interruption")
 	})
@@ -76,6 +75,11 @@ func TestStatus_OtherWorkAndWhyItFails(t *testing.T) {
 		run      func(r *rig)
 		want     string
 	}
+	uncordoned := func(_ context.Context, g *guard) {
+		g.close()
+		g.drain()
+		g.open()
+	}
 	withdrawn := func(after time.Duration) func(r *rig) {
 		return func(r *rig) {
 			r.runFor(r.spot("a", 2*time.Minute))
@@ -98,12 +102,14 @@ func TestStatus_OtherWorkAndWhyItFails(t *testing.T) {
 			g.say(drain.Progress{Kind: state.PodHeld, Pod: "default/web-1", Detail: "default/web", Total: 2, Left: 1})
 		}, nil, func(r *rig) { r.runFor(r.spot("a", 2*time.Minute)) },
 			"node node-a is drained for spot-interruption"},
-		"it is drained, and was uncordoned after that": {func(_ context.Context, g *guard) {
-			g.close()
-			g.drain()
-			g.open()
-		}, nil, func(r *rig) { r.runFor(r.spot("a", 2*time.Minute)) },
+		"it is drained, and was uncordoned after that": {uncordoned, nil, func(r *rig) { r.runFor(r.spot("a", 2*time.Minute)) },
 			"watching node node-a: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000; nothing more will be done"},
+		"it is drained for a later event, too": {uncordoned, nil, func(r *rig) {
+			notice := r.spot("s", time.Hour)
+			r.runFor(notice)
+			r.node.toGuard(empty)
+			r.announce(notice, r.stopping("m", 72*time.Hour))
+		}, "node node-a is drained for scheduled-maintenance"},
 		"it is being uncordoned": {empty, hangs, withdrawn(30 * time.Second), "uncordoning node node-a: the event was withdrawn"},
 		"it cannot be cordoned": {forbidden, nil, func(r *rig) {
 			r.runFor(r.stopping("a", time.Hour))
@@ -223,20 +229,5 @@ func TestBoard_SaysWhetherTheDeadlineIsHard(t *testing.T) {
 		if step := r.board.last().Step; step == nil || step.Hard != row.want || step.PodsTotal != 0 || step.PodsLeft != 0 {
 			r.t.Errorf("the step is %+v, want hard: %t", step, row.want)
 		}
-	})
-}
-
-func TestStatus_OfANodeThatIsDrainedForALaterEvent(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.node.toGuard(func(_ context.Context, g *guard) {
-			g.close()
-			g.drain()
-			g.open()
-		})
-		notice := r.spot("s", time.Hour)
-		r.runFor(notice)
-		r.node.toGuard(empty)
-		r.announce(notice, r.stopping("m", 72*time.Hour))
-		r.wantStatus("node node-a is drained for scheduled-maintenance")
 	})
 }

@@ -22,7 +22,7 @@ type work struct {
 	guardGoal drain.Goal
 	cancel    context.CancelFunc
 	stopping  bool          // cancel was called
-	began     time.Time     // has a monotonic reading
+	began     time.Time     // by the loop's clock
 	done      chan struct{} // closed when the work's goroutine ends
 
 	// state is what the guard last reported of the node. reported is the generation of the goal that this report is about.
@@ -93,7 +93,7 @@ func (a *Agent) startUncordon(parent context.Context, goal policy.Goal) {
 // the loop calls then, which handles the result; after that no work is in progress.
 func (a *Agent) start(parent context.Context, w work, do func(context.Context) (then func())) {
 	ctx, cancel := context.WithCancel(parent)
-	w.cancel, w.began, w.done = cancel, time.Now(), make(chan struct{})
+	w.cancel, w.began, w.done = cancel, a.now(), make(chan struct{})
 	a.work, a.total, a.left = &w, 0, 0
 	written := a.written
 	a.tasks.Go(func() {
@@ -249,7 +249,7 @@ func (a *Agent) handleUncordon(result drain.UncordonResult, err error) {
 	w := a.work
 	end := state.Transition{
 		Action: string(policy.Uncordon), Reason: w.goal.Reason, Entry: a.entry(w.goal.Event.ID),
-		Detail: result.LeftTo(), Outcome: string(result), Err: err, Took: time.Since(w.began),
+		Detail: result.LeftTo(), Outcome: string(result), Err: err, Took: a.now().Sub(w.began),
 	}
 	switch {
 	case err != nil && w.stopping: // The error is that the work was stopped.
