@@ -87,7 +87,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue]) error {
 		})
 		d.Service.Stopping()
 	}, append(notices.work(), reporter.run)...)
-	log.WithField(systemd.FieldMessageID, systemd.Stopping).Info("stopped; SQS delivers the unfinished messages again")
+	log.WithField(systemd.FieldMessageID, systemd.Stopping).Info("stopped; SQS delivers the unfinished messages to the next leader")
 	return err
 }
 
@@ -215,7 +215,7 @@ func leaseOf(address, region string) string {
 func leaseIdentity() (string, error) {
 	host, err := os.Hostname()
 	if err != nil {
-		return "", fmt.Errorf("cannot read the host name, which nth-queue needs for its identity in the leader-election Lease: %w", err)
+		return "", fmt.Errorf("cannot read the host name, which is to identify this process in the leader-election Lease: %w", err)
 	}
 	return host + "_" + strings.ToLower(rand.Text()[:8]), nil
 }

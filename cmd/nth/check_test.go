@@ -176,7 +176,7 @@ func TestCheck_EndsWithItsSummaryWhateverTheEnvironmentHas(t *testing.T) {
 	b := newBench(t)
 	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "IPv5")
 	status, stdout, stderr := call(t, "check --json --config "+b.settings)
-	want := `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE is \"IPv5\", and must be IPv4 or IPv6`
+	want := `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE is \"IPv5\", but must be IPv4 or IPv6`
 	if status != 78 || stderr != "" || !strings.Contains(stdout, want) || !strings.HasSuffix(stdout, "\"verdict\": \"fail\"\n}\n") {
 		t.Errorf("status %d, standard error %q, standard output\n%s", status, stderr, stdout)
 	}

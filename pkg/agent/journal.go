@@ -44,16 +44,16 @@ var messages = map[state.TransitionKind][]message{
 		warn(systemd.EventSeen, "event {kind} announced: {plan}"),
 	},
 	state.Changed:    {info(systemd.EventSeen, "event {kind} changed; now: {plan}")},
-	state.Missed:     {info(systemd.EventWithdrawn, "event {kind} is no longer announced; any cordon stays until the event is certain to be over")},
+	state.Missed:     {info(systemd.EventWithdrawn, "event {kind} is no longer announced; any cordon stays until the event counts as withdrawn")},
 	state.ClosedWith: {info(systemd.EventWithdrawn, "nothing is left to do for event {kind}: {ending}")},
 	state.Begun: {
 		warn(systemd.DrainStarted, "{doing}draining the node: {reason}; {time}").when(isDraining),
 		info(systemd.EventWithdrawn, "{doing}uncordoning the node: {reason}").when(actionIs(policy.Uncordon)),
 	},
-	state.CalledBack: {info(systemd.EventWithdrawn, "stopped the unfinished {action} for {kind}, whose plan has changed; now: {plan}")},
+	state.CalledBack: {info(systemd.EventWithdrawn, "the plan for {kind} has changed: its unfinished {action} is stopped; now: {plan}")},
 	state.Done:       {warn(systemd.Drained, "{drained}").when(actionIs(policy.Drain))},
 	state.RanOut: {
-		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}; someone uncordoned the node, so these pods stay").when(func(t state.Transition) bool { return t.Entry.Released() }),
+		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}; someone uncordoned the node, so what is left stays").when(func(t state.Transition) bool { return t.Entry.Released() }),
 		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}; retrying while the machine runs"),
 	},
 	state.Failed: {failure(systemd.CordonFailed, "{error}; retrying")}, // The error says that it was cordoning or uncordoning.
@@ -64,17 +64,17 @@ var messages = map[state.TransitionKind][]message{
 	state.NodeCordoned: {warn(systemd.Cordoned, "{would}cordoned the node{took}").when(isOfNode)},
 	state.CordonFound:  {info(systemd.CordonForeign, "the node was already cordoned by someone else; that cordon will not be lifted").when(isOfNode)},
 	state.NodeUncordoned: {
-		info(systemd.CordonLifted, "someone uncordoned the node during the drain; the pods from before the uncordon are still evicted, newer pods stay").when(actionIs(policy.Drain)),
+		info(systemd.CordonLifted, "someone uncordoned the node during the drain; nth still evicts the pods from before that, but no newer ones").when(actionIs(policy.Drain)),
 		info(systemd.CordonLifted, "someone uncordoned the node; for this event, the node will not be cordoned again, except after a reboot"),
 	},
 	state.NodeOptedOut: {
-		info(systemd.DrainLeft, "annotation "+drain.ActionAnnotation+" forbids cordoning; the node is neither cordoned nor drained until the annotation is removed"),
+		warn(systemd.DrainLeft, "annotation "+drain.ActionAnnotation+" forbids cordoning; the node is neither cordoned nor drained until the annotation is removed"),
 	},
 	state.NodeMissing:      {info(systemd.DrainStarted, "the Node does not exist: {detail}; a Node that the kubelet registers later will be cordoned")},
 	state.NodeExcluded:     {info(systemd.Cordoned, "added the label "+drain.ExcludeLabel+" to the node, so that load balancers deregister it")},
 	state.NodeCordonFailed: {warn(systemd.CordonFailed, "{detail}; retrying")},
 	state.EvictionsDelayed: {info(systemd.DrainStarted, "evictions begin in {detail}, so that load balancers can deregister the node first")},
-	state.ScriptsFailed:    {warn(systemd.DrainStarted, "the drain continues without waiting for nth-before-drain.target: {detail}")},
+	state.ScriptsFailed:    {warn(systemd.DrainStarted, "no longer waiting for nth-before-drain.target: {detail}; the drain continues")},
 	state.TargetsLeft:      {info(systemd.DrainStarted, "waiting for load balancers to deregister the node: {detail}")},
 	state.TargetsOut: {
 		warn(systemd.DrainStarted, "no longer waiting for load balancers, which may still send requests to the node: {detail}").when(hasDetail),
@@ -99,9 +99,9 @@ var messages = map[state.TransitionKind][]message{
 	state.PodOverdue:       {warn(systemd.PodHeld, "{pod} is still terminating after its grace period; the eviction of system-critical pods no longer waits for this pod")},
 	state.PodsLeftToReturn: {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; these are no longer evicted")},
 	state.PodGone:          {info(systemd.PodGone, "{pod} is gone; pods still to go: {left} of {total}")},
-	state.Rebooting:        {warn(systemd.Rebooting, "{doing}starting the maintenance now, before EC2 does: {reason}")},
-	state.RebootFailed:     {warn(systemd.Rebooting, "not starting the scheduled maintenance early: {error}; EC2's own schedule stands")},
-	state.VolumesInUse:     {info(systemd.PodGone, "waiting for volumes to be detached: {detail} left")},
+	state.Rebooting:        {warn(systemd.Rebooting, "{doing}{rebooting} now, before the scheduled time: {reason}")},
+	state.RebootFailed:     {warn(systemd.Rebooting, "the scheduled maintenance is left to EC2: {error}")},
+	state.VolumesInUse:     {info(systemd.PodGone, "waiting for volumes to be detached: {detail}")},
 }
 
 // isDraining reports whether a transition belongs to a drain that is still under way. The beginning of a drain that is over already is not logged.
@@ -158,7 +158,10 @@ func (a *Agent) would(done string) string {
 
 // fill replaces the placeholders in the format of a message.
 func (a *Agent) fill(format string, t state.Transition) string {
-	doing, took := "", " in "+t.Took.Round(time.Millisecond).String()
+	doing, took, rebooting := "", " in "+t.Took.Round(time.Millisecond).String(), "rebooting the machine"
+	if a.cfg.Remote { // What EC2 is asked for depends on the maintenance.
+		rebooting = "carrying out the maintenance"
+	}
 	if a.cfg.DryRun {
 		doing, took = "dry run: would be ", ""
 	}
@@ -170,7 +173,7 @@ func (a *Agent) fill(format string, t state.Transition) string {
 		"{error}", why,
 		"{kind}", string(t.Entry.Event.Kind), "{plan}", t.Plan, "{ending}", t.Entry.Ending.Text(), "{action}", t.Action, "{reason}", t.Reason,
 		"{pod}", t.Pod, "{detail}", t.Detail, "{total}", strconv.Itoa(t.Total), "{left}", strconv.Itoa(t.Left),
-		"{pods}", text.Pods(t.Total), "{took}", took, "{doing}", doing, "{would}", a.would(""),
+		"{pods}", text.Pods(t.Total), "{took}", took, "{doing}", doing, "{would}", a.would(""), "{rebooting}", rebooting,
 	}
 	switch t.Kind { // Messages for other kinds have no more placeholders.
 	case state.Begun:
@@ -219,7 +222,7 @@ func (a *Agent) drained(t state.Transition) string {
 func incomplete(t state.Transition) string {
 	r := t.Entry.Result
 	if r == nil { // No guard has worked for the event.
-		return "it never began, so no pod was evicted"
+		return "nth could not begin before the deadline, so no pod was evicted"
 	}
 	left := slices.Clone(r.Left)
 	for i, pod := range left {

@@ -40,7 +40,7 @@ func TestJournal_WhatAGuardReports(t *testing.T) {
 		"pods cannot be listed": {node(state.PodRefused, "the pods cannot be listed"), systemd.PodHeld, []string{"warning: the pods cannot be listed; retrying"}},
 		"evictions are delayed": {node(state.EvictionsDelayed, "30s"), systemd.DrainStarted, []string{begun, "info: evictions begin in 30s, so that load balancers can deregister the node first"}},
 		"there is no Node":      {node(state.NodeMissing, "it was deleted"), systemd.DrainStarted, []string{begun, "info: the Node does not exist: it was deleted; a Node that the kubelet registers later will be cordoned"}},
-		"scripts fail":          {node(state.ScriptsFailed, "failed: save.service"), systemd.DrainStarted, []string{begun, "warning: the drain continues without waiting for nth-before-drain.target: failed: save.service"}},
+		"scripts fail":          {node(state.ScriptsFailed, "failed: save.service"), systemd.DrainStarted, []string{begun, "warning: no longer waiting for nth-before-drain.target: failed: save.service; the drain continues"}},
 		"targets are left":      {node(state.TargetsLeft, "2 targets"), systemd.DrainStarted, []string{begun, "info: waiting for load balancers to deregister the node: 2 targets"}},
 		"targets are out":       {node(state.TargetsOut, ""), systemd.DrainStarted, []string{begun, "info: load balancers have deregistered the node"}},
 		"targets are given up":  {node(state.TargetsOut, "no permission"), systemd.DrainStarted, []string{begun, "warning: no longer waiting for load balancers, which may still send requests to the node: no permission"}},

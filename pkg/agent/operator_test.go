@@ -43,7 +43,7 @@ func TestReopened_IsRecordedAndLoggedOnce(t *testing.T) {
 		writes     int32 // more of them: what is left of the cordon is taken off
 	}
 	each(t, map[string]row{
-		"of a drain":  {"terminate", "someone uncordoned the node during the drain; the pods from before the uncordon are still evicted, newer pods stay", 0},
+		"of a drain":  {"terminate", "someone uncordoned the node during the drain; nth still evicts the pods from before that, but no newer ones", 0},
 		"of a cordon": {"hibernate", "someone uncordoned the node; for this event, the node will not be cordoned again, except after a reboot", 1},
 	}, func(r *rig, row row) {
 		r.node.toGuard(func(_ context.Context, g *guard) {

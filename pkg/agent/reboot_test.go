@@ -31,14 +31,14 @@ func reboots(r *rig, answer error) {
 }
 
 func TestReboot_IsRecordedAndRequestedOnce(t *testing.T) {
-	const rebooting = "warning: starting the maintenance now, before EC2 does: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"
+	const rebooting = "warning: rebooting the machine now, before the scheduled time: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"
 	type row struct {
 		answer error
 		said   []string
 	}
 	each(t, map[string]row{
 		"it takes place":    {nil, []string{rebooting}},
-		"logind refuses it": {errors.New("refused"), []string{rebooting, "warning: not starting the scheduled maintenance early: refused; EC2's own schedule stands"}},
+		"logind refuses it": {errors.New("refused"), []string{rebooting, "warning: the scheduled maintenance is left to EC2: refused"}},
 	}, func(r *rig, row row) {
 		reboots(r, row.answer)
 		r.run()
@@ -87,7 +87,7 @@ func TestReboot_IsNotRequested(t *testing.T) {
 	each(t, map[string]row{
 		"if the disk is full": {
 			func(r *rig) { r.record.err = errors.New("full") },
-			[]string{"warning: not starting the scheduled maintenance early: full; EC2's own schedule stands"},
+			[]string{"warning: the scheduled maintenance is left to EC2: full"},
 		},
 		"while the disk hangs": {func(r *rig) { r.record.hangs = time.Hour }, nil},
 		"if an operator uncordons the node before it is on record": {func(r *rig) { r.record.hangs = 5 * time.Second; reopen(r) }, nil},
@@ -97,7 +97,7 @@ func TestReboot_IsNotRequested(t *testing.T) {
 		}, nil},
 		"in a dry run": {
 			func(r *rig) { r.cfg.DryRun = true },
-			[]string{"warning: dry run: would be starting the maintenance now, before EC2 does: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"},
+			[]string{"warning: dry run: would be rebooting the machine now, before the scheduled time: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000"},
 		},
 	}, func(r *rig, row row) {
 		reboots(r, nil)
@@ -177,7 +177,7 @@ func TestReboot_LeavesTheRestToEC2(t *testing.T) {
 		r.wantTape()
 		r.announce(r.rebooting("a", time.Hour))
 		r.wantTape("put a undoing", "uncordon", "uncordon ended", "put a seen")
-		r.wantSaid(systemd.Uncordoned, "info: uncordoned the node: the maintenance that was to start early is still scheduled; the node will be drained again before the scheduled time")
+		r.wantSaid(systemd.Uncordoned, "info: uncordoned the node: the early reboot or replacement is over, but EC2 still lists the maintenance; nth will drain the node again before the scheduled time")
 		r.pass(50 * time.Minute)
 		r.wantTape("put a draining", "guard for a: drain, soft in 10m0s", "put a drained")
 	})

@@ -166,7 +166,7 @@ func (c *HookClient) Hold(ctx context.Context, a Action) {
 		case ctx.Err() != nil:
 			return
 		case errors.Is(err, errNoAction):
-			c.say(Completed, "Auto Scaling no longer waits for %s; nothing is left to complete", a)
+			c.say(Completed, "Auto Scaling no longer waits for %s, which has timed out or is completed", a)
 			return
 		case err != nil:
 			c.sayFailed("send a heartbeat for "+a.String(), err)
@@ -206,7 +206,7 @@ func (c *HookClient) Complete(ctx context.Context, a Action, outcome event.Outco
 			c.say(Completed, "completed %s with %s", a, said)
 			return nil
 		case errors.Is(err, errNoAction):
-			c.say(Completed, "Auto Scaling no longer waits for %s; nothing is left to complete", a)
+			c.say(Completed, "Auto Scaling no longer waits for %s, which has timed out or is completed", a)
 			return nil
 		case chosen && ctx.Err() == nil: // If the hook is not chosen, the error is find's, which has reported it.
 			c.sayFailed("complete "+a.String(), err)

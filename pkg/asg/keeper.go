@@ -92,7 +92,7 @@ type shift struct {
 // waits any more, or ctx ends.
 func (s shift) keep(ctx context.Context, outcome event.Outcome) {
 	if outcome == event.LeftAlone {
-		s.say(Found, "the node is opted out: its lifecycle hooks are left to their timeouts")
+		s.say(Found, "the node's annotation forbids the drain: its lifecycle hooks are left to their timeouts")
 		return
 	}
 	var hooks sync.WaitGroup
@@ -133,7 +133,7 @@ func (s shift) awaitHooks(ctx context.Context) (client *HookClient, actions []Ac
 			s.sayFailed("look for lifecycle hooks", err)
 		case at == past:
 			for _, a := range actions {
-				s.say(Completed, "Auto Scaling no longer waits for %s; nothing is left to complete", a)
+				s.say(Completed, "Auto Scaling no longer waits for %s, which has timed out or is completed", a)
 			}
 			return nil, nil
 		case at == waiting && len(actions) > 0:

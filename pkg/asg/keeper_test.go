@@ -87,7 +87,7 @@ func TestKeeper_AsksNothingOfAnInstanceThatWaitsNoMore(t *testing.T) {
 		if calls := r.aws.Calls(""); len(calls) > 4 {
 			r.t.Errorf("%d requests within two hours", len(calls))
 		}
-		r.wantReports(found, "completed: Auto Scaling no longer waits for the lifecycle hook \"drain\" of the Auto Scaling group \"workers\" for i-0a1b2c3d4e5f60718; nothing is left to complete")
+		r.wantReports(found, "completed: Auto Scaling no longer waits for the lifecycle hook \"drain\" of the Auto Scaling group \"workers\" for i-0a1b2c3d4e5f60718, which has timed out or is completed")
 	})
 }
 
@@ -204,7 +204,7 @@ func TestKeeper_CopesWithWhatFails(t *testing.T) {
 		"the answer to the completion is lost": {
 			fails(asgtest.Fault{Action: complete, Times: 1, Status: 500, Code: "InternalFailure", After: true}),
 			"drain beaten at 0s 1m40s 3m20s, CONTINUE at 4m0s",
-			[]string{found, "trouble: " + completing, "completed: Auto Scaling no longer waits for the lifecycle hook \"drain\" of the Auto Scaling group \"workers\" for i-0a1b2c3d4e5f60718; nothing is left to complete"},
+			[]string{found, "trouble: " + completing, "completed: Auto Scaling no longer waits for the lifecycle hook \"drain\" of the Auto Scaling group \"workers\" for i-0a1b2c3d4e5f60718, which has timed out or is completed"},
 		},
 		"the group may not be asked for": {
 			denied(instances), timedOut, []string{"refused: " + looking + refused + "DescribeAutoScalingInstances; " +

@@ -462,7 +462,7 @@ func (g *guard) reportChange(before view, another bool) {
 // so that is not reported.
 func (g *guard) reportLabelRefusal(err error) {
 	if err != nil && !apierrors.IsConflict(err) && g.labelRefusals.Add(err.Error(), kube.EqualIgnoringDigits) {
-		g.report(Progress{Kind: state.PodRefused, Detail: fmt.Sprintf("cannot write the label %s of node %q, by which load balancers deregister it: %s", ExcludeLabel, g.node.name, err)})
+		g.report(Progress{Kind: state.PodRefused, Detail: fmt.Sprintf("cannot add the label %s to node %q, so load balancers do not deregister it: %s", ExcludeLabel, g.node.name, err)})
 	}
 }
 

@@ -346,7 +346,7 @@ func TestVolumes(t *testing.T) {
 		s.ChangeNode(inUse("vol-1", "vol-2"))
 		r := begin(t, s, drain.Options{VolumeWait: time.Hour})
 		r.await(state.VolumesInUse)
-		if reported := r.of(state.VolumesInUse); reported[0].Detail != "2" {
+		if reported := r.of(state.VolumesInUse); reported[0].Detail != "2 left" {
 			t.Errorf("reported %+v", reported)
 		}
 		s.ChangeNode(inUse())
@@ -401,7 +401,7 @@ func TestVolumes(t *testing.T) {
 		r := begin(t, s, drain.Options{VolumeWait: time.Hour})
 		await(t, "that one volume is waited for", func() bool {
 			reported := r.of(state.VolumesInUse)
-			return len(reported) > 0 && reported[len(reported)-1].Detail == "1"
+			return len(reported) > 0 && reported[len(reported)-1].Detail == "1 left"
 		})
 		s.ChangeNode(inUse("kubernetes.io/csi/ebs.csi.aws.com^vol-1", "kubernetes.io/csi/ebs.csi.aws.com^vol-2"))
 		r.succeed()
@@ -432,12 +432,12 @@ func TestVolumes(t *testing.T) {
 		drained(t, s, drain.Options{VolumeWait: time.Hour})
 		s.Requested(t, 0, "get claim", "get volume")
 	})
-	run(t, "of a Node that cannot be read are an unknown number", func(t *testing.T, s *apitest.Server) {
+	run(t, "of a Node that cannot be read are of unknown number", func(t *testing.T, s *apitest.Server) {
 		r := begin(t, s, drain.Options{VolumeWait: 20 * time.Second})
 		r.await(state.NodeCordoned)
 		s.Always("get node", apitest.Unavailable())
 		r.succeed()
-		if reported := r.of(state.VolumesInUse); len(reported) != 1 || reported[0].Detail != "an unknown number" {
+		if reported := r.of(state.VolumesInUse); len(reported) != 1 || reported[0].Detail != "their number is not known yet" {
 			t.Errorf("reported %+v", reported)
 		}
 	})

@@ -280,9 +280,9 @@ func (p *Pods) prepare(ctx context.Context, t *target, pod *corev1.Pod, what sta
 	}
 	options = p.opts.deleteOptions(pod, l.goneBy, now)
 	if grace := p.opts.grace(pod); options.GracePeriodSeconds != nil && seconds(*options.GracePeriodSeconds) < grace {
-		t.last.cut = fmt.Sprintf("its grace period is %d s instead of %.0f s", *options.GracePeriodSeconds, grace.Seconds())
+		t.last.cut = fmt.Sprintf("the deadline leaves it a grace period of %d s instead of %.0f s", *options.GracePeriodSeconds, grace.Seconds())
 		if pod.DeletionTimestamp != nil {
-			t.last.cut = fmt.Sprintf("it was already terminating, and nth ends its grace period of %.0f s early", grace.Seconds())
+			t.last.cut = fmt.Sprintf("nth cuts its grace period of %.0f s, which has begun already", grace.Seconds())
 		}
 	}
 	return options, timeout
@@ -436,7 +436,7 @@ func heldBy(err error) (budget string, held bool) {
 	if m := budgetName.FindStringSubmatch(cause.Message); m != nil {
 		return m[1], true
 	}
-	return "(the API server does not say which)", true
+	return "(which the API server does not name)", true
 }
 
 // The API server's words: "The disruption budget NAME needs N healthy pods and has M currently", or "... is still being

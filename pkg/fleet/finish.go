@@ -153,7 +153,7 @@ func (t *term) mayRequest(inst *instance, request ec2.Request) bool {
 	if time.Since(known.at) >= verdictTime {
 		if refusal, err := t.refusal(inst.id, request); err == nil {
 			if refusal != "" && known.refusal == "" {
-				t.opts.Log.Warnf("not starting the scheduled maintenance of the instance %s early: %s; EC2's own schedule stands", inst.id, refusal)
+				t.opts.Log.Warnf("the scheduled maintenance of the instance %s is left to EC2: %s", inst.id, refusal)
 			}
 			known = verdict{time.Now(), refusal}
 			inst.verdicts[request] = known
@@ -366,7 +366,7 @@ func (s *session) carryOut(ctx context.Context) error {
 	const try = false
 	err = t.opts.EC2.Change(ctx, request, s.instance.id, try)
 	if errors.Is(err, ec2.ErrUnanswered) {
-		log.Warnf("the request may or may not take effect, because %s; the instance's state will show it", err)
+		log.Warnf("the request may or may not take effect, because %s; nth-queue will see that from the instance's state", err)
 		return nil
 	}
 	return err

@@ -82,7 +82,7 @@ func finishing(says *knowledge, finish fleet.Finish) func(*fleet.Options) {
 }
 
 func TestFinish_ByTheRequestForTheCode(t *testing.T) {
-	const once = "not starting the scheduled maintenance of the instance " + instance + " early"
+	const once = "the scheduled maintenance of the instance " + instance + " is left to EC2"
 	untag := func(c *cluster, k *knowledge) {
 		k.managed = map[string]bool{instance: true}
 		c.before("evict", func(int) error {
@@ -106,7 +106,7 @@ func TestFinish_ByTheRequestForTheCode(t *testing.T) {
 				k.say(func(k *knowledge) { k.stays = map[string]string{instance: "its group"} })
 				return nil
 			})
-		}, "", false, "its group; EC2's own schedule stands"},
+		}, "", false, " is left to EC2: its group"},
 		"its tag is removed meanwhile":                   {"wait", "system-reboot", untag, "", true, ""},
 		"its tag is removed before it is to be replaced": {"replace", "instance-stop", untag, "", true, ""},
 		"no stop without EC2's answer":                   {"stop-start", "system-maintenance", func(_ *cluster, k *knowledge) { k.refused = true }, "", false, once + ": IAM does not allow the request: ec2:StopInstances"},
@@ -173,7 +173,7 @@ func TestFinish_OnlyOfADrainedNodeAndOnce(t *testing.T) {
 			does := says.change
 			says.change = func(request ec2.Request, id string) error { _ = does(request, id); return ec2.ErrUnanswered }
 		}, next: func(c *cluster, said string) {
-			if !strings.Contains(said, "the request may or may not take effect") || strings.Contains(said, "stays as it is") {
+			if !strings.Contains(said, "the request may or may not take effect") || strings.Contains(said, "is left to EC2") {
 				c.t.Errorf("it is said of the answer that was lost:\n%s", said)
 			}
 		}, want: 1, open: true},
@@ -270,7 +270,7 @@ func TestFinish_OnlyOfADrainedNodeAndOnce(t *testing.T) {
 		if got := says.requests(); len(got) != row.want {
 			t.Errorf("the requests were %q, want %d\n%s", got, row.want, r.log)
 		}
-		if n := strings.Count(r.log.String(), "uncordoned the node: the maintenance that was to start early is still scheduled"); n > 1 || (n == 1) != row.kept {
+		if n := strings.Count(r.log.String(), "uncordoned the node: the early reboot or replacement is over, but EC2 still lists the maintenance"); n > 1 || (n == 1) != row.kept {
 			t.Errorf("it is said %d times that EC2 has kept the event\n%s", n, r.log)
 		}
 		if n := c.node("a"); n.Spec.Unschedulable == row.open {

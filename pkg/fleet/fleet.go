@@ -134,7 +134,7 @@ func (f *Fleet) Run(ctx context.Context, receive func(ctx context.Context)) erro
 	return f.lead.campaign(ctx, func(leading context.Context) {
 		work(leading)
 		if ctx.Err() == nil { // Otherwise the process is stopping, which the caller logs.
-			f.opts.Log.Warn("lost the leader-election Lease and stopped all drains; SQS delivers the unfinished messages again")
+			f.opts.Log.Warn("lost the leader-election Lease and stopped all drains; SQS delivers the unfinished messages to the next leader")
 		}
 	})
 }

@@ -159,7 +159,7 @@ func (t *term) judge(inst *instance, h *hint, on node, err error) time.Duration 
 		t.done(inst, h)
 		return 0
 	case errors.Is(err, errAmbiguous):
-		t.opts.Log.Warnf("not draining any node for the %s of the instance %s: %s", h.describe(), inst.id, err)
+		t.opts.Log.Errorf("not draining any node for the %s of the instance %s: %s", h.describe(), inst.id, err)
 		t.done(inst, h)
 		return 0
 	case err != nil && on.uid == "": // EC2 does not answer which Node the instance has.
@@ -261,7 +261,7 @@ func (t *term) judgeWithoutNode(inst *instance, h *hint) time.Duration {
 	case isHere && isUrgent(h.Event) && time.Now().Before(h.Event.Deadline): // The instance may still join the cluster before its deadline.
 		return askPause
 	default:
-		t.opts.Log.Infof("%s: the instance %s has no Node in this cluster; nth-queue does nothing for it, and leaves any lifecycle hook to its timeout", h.describe(), inst.id)
+		t.opts.Log.Infof("%s: the instance %s has no Node in this cluster; nth-queue does nothing for it; a lifecycle hook, if it has one, times out", h.describe(), inst.id)
 		t.done(inst, h)
 	}
 	return 0

@@ -108,7 +108,7 @@ func (t *term) nodesOf(inst *instance) ([]node, error) {
 		return nil, nil
 	}
 	if len(nodes) > 1 {
-		return nil, fmt.Errorf("%w: %d Nodes have the address %s of the instance %s", errAmbiguous, len(nodes), found.Address, inst.id)
+		return nil, fmt.Errorf("%w: %d Nodes have the address %s of the instance %s; delete those of earlier machines", errAmbiguous, len(nodes), found.Address, inst.id)
 	}
 	withAddress, err := t.opts.EC2.AtAddress(ctx, found.Address)
 	for _, other := range withAddress {

@@ -154,7 +154,7 @@ func (t *term) cordonWaiting(inst *instance) time.Duration {
 		return patch
 	}
 	if err := t.change(t.ctx, on, s.urgent.Load, patchFor); err != nil {
-		t.opts.Log.WithField(fieldNode, on.name).Warnf("cannot cordon the node: %s; retrying, while its drain waits for other drains", err)
+		t.opts.Log.WithField(fieldNode, on.name).Warnf("cannot cordon the node: %s; retrying until its drain begins", err)
 		return firstPause
 	}
 	return 0

@@ -22,7 +22,7 @@ func (s *Source) Polled() string {
 		polled = append(polled, string(kind))
 	}
 	if polled == nil {
-		return "not polling the metadata service for events: the settings ignore all kinds that it announces"
+		return "not polling the metadata service: the settings ignore every kind of event that it announces"
 	}
 	return "polling for " + strings.Join(polled, ", ")
 }

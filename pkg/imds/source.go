@@ -92,7 +92,7 @@ func New(opts Options) (*Source, error) {
 		dial: (&net.Dialer{Timeout: dialTimeout, KeepAlive: -1}).DialContext,
 	}
 	if err := s.mode.SetFromString(opts.EndpointMode); err != nil {
-		return nil, fmt.Errorf("the environment variable %s is %q, and must be IPv4 or IPv6", EndpointModeVariable, opts.EndpointMode)
+		return nil, fmt.Errorf("the environment variable %s is %q, but must be IPv4 or IPv6", EndpointModeVariable, opts.EndpointMode)
 	}
 	return s, nil
 }

@@ -46,7 +46,7 @@ func TestSource_PollsTheKindsThatItIsAskedFor(t *testing.T) {
 	}{
 		"all":       {imdsKinds, imdsKinds, "polling for spot-interruption, rebalance-recommendation, scheduled-maintenance, asg-termination"},
 		"not all":   {lasting, lasting, "polling for scheduled-maintenance, asg-termination"},
-		"none here": {[]event.Kind{event.Shutdown}, nil, "not polling the metadata service for events: the settings ignore all kinds that it announces"},
+		"none here": {[]event.Kind{event.Shutdown}, nil, "not polling the metadata service: the settings ignore every kind of event that it announces"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ec2, opts := serve(announced), imds.Options{Kinds: test.kinds}

@@ -79,7 +79,7 @@ func (s *Source) holdKey(c *conn, action string) {
 	}
 	wanted, why := s.key.listening, ""
 	if wanted && action != "poweroff" {
-		wanted, why = false, fmt.Sprintf("logind's HandlePowerKey is %q, but must be \"poweroff\"", action)
+		wanted, why = false, fmt.Sprintf("set logind's HandlePowerKey, which is %q, to \"poweroff\"", action)
 	}
 	if wanted && s.key.lock == nil {
 		var err error

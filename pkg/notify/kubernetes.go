@@ -189,7 +189,7 @@ func (k *Kubernetes) report(what string, r DeliveryResult) {
 	k.mu.Unlock()
 	switch {
 	case first && r.Lost:
-		k.opts.Trouble(fmt.Errorf("cannot write %s: %w; not retrying", what, r.Err))
+		k.opts.Trouble(fmt.Errorf("cannot write %s: %w; not retrying; drains are not affected", what, r.Err))
 	case first:
 		k.opts.Trouble(fmt.Errorf("cannot write %s: %w; retrying", what, r.Err))
 	}

@@ -141,9 +141,9 @@ func TestDescribe_WhatWillBeDone(t *testing.T) {
 		want  string
 	}{
 		{entry(spot("a", time.Minute), state.Seen), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; plan: drain now"},
-		{entry(spot("a", time.Minute), state.Drained), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
+		{entry(spot("a", time.Minute), state.Drained), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; the node is drained, and nothing more will be done"},
 		{entry(spot("a", time.Minute), state.Incomplete), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; plan: drain now"},
-		{entry(hibernation("a", time.Minute), state.Cordoned), "EC2 will hibernate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
+		{entry(hibernation("a", time.Minute), state.Cordoned), "EC2 will hibernate this spot instance at 12:01:00 UTC on 1 Mar 2026; the node is cordoned, and nothing more will be done"},
 		{entry(hibernation("a", time.Minute), state.Cordoning), "EC2 will hibernate this spot instance at 12:01:00 UTC on 1 Mar 2026; plan: cordon now"},
 		{entry(spot("a", time.Minute), state.Cordoned, missing(0)), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; it is not announced at present, so that nothing more is done"},
 		{entry(spot("a", time.Minute), state.Cordoned, uncordoned), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; plan: drain now"},

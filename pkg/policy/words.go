@@ -16,7 +16,7 @@ func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 		return fmt.Sprintf("the settings have changed: the action for this event, now %q, needs no cordon", action)
 	}
 	if !e.RebootAt.IsZero() {
-		return "the maintenance that was to start early is still scheduled; the node will be drained again before the scheduled time"
+		return "the early reboot or replacement is over, but EC2 still lists the maintenance; nth will drain the node again before the scheduled time"
 	}
 	if e.Released() {
 		return "someone has already uncordoned the node, so only the rest, such as the annotation, is removed"
@@ -34,7 +34,7 @@ func (s Settings) Describe(e state.Entry) string {
 	text := e.Event.Summary()
 	p, start := s.plan(e), s.start(Situation{Now: e.Changed, BootID: e.BootID}, e) // Changed stands for now, so that the text is the entry's alone.
 	if !e.RebootAt.IsZero() {
-		text += "; an early start was tried once, and is not tried again"
+		text += "; nth has asked for an early reboot or replacement once, and does not ask again"
 	}
 	// Operators have uncordoned the node. Only a drain that was under way continues.
 	releasedForGood := e.Released() && e.Phase != state.Draining
@@ -47,9 +47,11 @@ func (s Settings) Describe(e state.Entry) string {
 	case e.Phase == state.Undoing:
 		return text + "; the node is being uncordoned"
 	case e.Phase == state.Drained && s.rebootsNext(e) && !releasedForGood:
-		return text + "; the node is drained; nth starts the maintenance next"
-	case done || releasedForGood || e.Phase == state.Closed:
+		return text + "; the node is drained; nth has the machine rebooted or replaced next"
+	case releasedForGood || e.Phase == state.Closed:
 		return text + "; nothing more will be done"
+	case done:
+		return fmt.Sprintf("%s; the node is %s, and nothing more will be done", text, e.Phase)
 	case !e.Missing.IsZero() && !e.UnderWay():
 		return text + "; it is not announced at present, so that nothing more is done"
 	}
@@ -58,7 +60,7 @@ func (s Settings) Describe(e state.Entry) string {
 		moment = "begins at " + start.UTC().Format(event.TimeLayout)
 	}
 	if s.rebootsNext(e) {
-		moment += ", then nth starts the maintenance, before EC2 does"
+		moment += ", then nth has the machine rebooted or replaced, before EC2 does"
 	}
 	return fmt.Sprintf("%s; plan: %s %s", text, p.action, moment)
 }

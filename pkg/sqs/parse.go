@@ -152,7 +152,7 @@ func Parse(body, account string, sent time.Time) (Notice, error) {
 	}
 	if m.TopicARN != "" { // SNS sends the message inside one of its own.
 		if m.Type != "" && m.Type != "Notification" {
-			return Notice{}, notOurs("the message is SNS's %s, and nth-queue neither confirms nor ends subscriptions", shown(m.Type))
+			return Notice{}, notOurs("the message is SNS's %s, which is about a subscription and not about an instance", shown(m.Type))
 		}
 		body, m.envelope = m.Message, envelope{}
 		if err := unmarshal([]byte(body), &m.envelope); err != nil {

@@ -4,8 +4,8 @@ package wait
 
 import (
 	"context"
+	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -45,10 +45,10 @@ type Volumes struct {
 	Client rest.Interface
 }
 
-// Wait implements Blocker. It reports how many volumes are left, or "an unknown number" until the Node could be read once.
+// Wait implements Blocker. It reports how many volumes are left, or "their number is not known yet" until the Node could be read once.
 func (v Volumes) Wait(ctx context.Context, drained Node, report func(left string)) error {
 	staying, reported := claimsOf(drained.Staying), ""
-	left := "an unknown number"
+	left := "their number is not known yet"
 	for {
 		switch node, err := v.Node(ctx); {
 		case kube.NotFound(err): // Volumes are reported on the Node, and it was deleted.
@@ -58,7 +58,7 @@ func (v Volumes) Wait(ctx context.Context, drained Node, report func(left string
 			if len(volumes) == 0 {
 				return nil
 			}
-			left = strconv.Itoa(len(volumes))
+			left = fmt.Sprintf("%d left", len(volumes))
 		} // After another error, the Node is read again, too.
 		if left != reported {
 			report(left)

@@ -155,13 +155,13 @@ func faults(err error) []string {
 // logFault logs each line of the error that ends a program.
 func logFault(logger *logrus.Logger, err error) {
 	entry := logrus.NewEntry(logger)
-	if isConfigError(err) {
-		entry = entry.WithField(systemd.FieldMessageID, systemd.ConfigInvalid)
+	if !isConfigError(err) {
+		entry.Errorf("exiting: %s", err)
+		return
 	}
+	entry = entry.WithField(systemd.FieldMessageID, systemd.ConfigInvalid)
 	for _, line := range faults(err) {
 		entry.Error(line)
 	}
-	if isConfigError(err) {
-		entry.Error("invalid configuration; not starting")
-	}
+	entry.Error("invalid configuration; not starting")
 }

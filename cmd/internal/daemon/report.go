@@ -50,7 +50,7 @@ func logDelivery(log *logrus.Entry, r notify.DeliveryResult) {
 	case r.Err == nil:
 		log.WithField(systemd.FieldMessageID, systemd.NoticeSent).Infof("delivered the webhook notice %q", r.Outcome)
 	case r.Lost:
-		trouble.Errorf("cannot deliver the webhook notice %q: %s; not retrying", r.Outcome, r.Err)
+		trouble.Errorf("cannot deliver the webhook notice %q: %s; not retrying; drains are not affected", r.Outcome, r.Err)
 	case r.Again:
 		trouble.Debugf("cannot deliver the webhook notice %q: %s; retrying", r.Outcome, r.Err)
 	default:
