@@ -47,7 +47,7 @@ var messages = map[state.TransitionKind][]message{
 	state.Missed:     {info(systemd.EventWithdrawn, "event {kind} is no longer announced; any cordon stays until the event counts as withdrawn")},
 	state.ClosedWith: {info(systemd.EventWithdrawn, "nothing is left to do for event {kind}: {ending}")},
 	state.Begun: {
-		warn(systemd.DrainStarted, "{doing}draining the node: {reason}; {time}").when(isDraining),
+		warn(systemd.DrainStarted, "{doing}draining the node: {reason}; {time}").when(actionIs(policy.Drain)),
 		info(systemd.EventWithdrawn, "{doing}uncordoning the node: {reason}").when(actionIs(policy.Uncordon)),
 	},
 	state.CalledBack: {info(systemd.EventWithdrawn, "the plan for {kind} has changed: its unfinished {action} is stopped; now: {plan}")},
@@ -102,11 +102,6 @@ var messages = map[state.TransitionKind][]message{
 	state.Rebooting:        {warn(systemd.Rebooting, "{doing}{rebooting} now, before the scheduled time: {reason}")},
 	state.RebootFailed:     {warn(systemd.Rebooting, "the scheduled maintenance is left to EC2: {error}")},
 	state.VolumesInUse:     {info(systemd.PodGone, "waiting for volumes to be detached: {detail}")},
-}
-
-// isDraining reports whether a transition belongs to a drain that is still under way. The beginning of a drain that is over already is not logged.
-func isDraining(t state.Transition) bool {
-	return actionIs(policy.Drain)(t) && t.Entry.Phase == state.Draining
 }
 
 // isOfNode reports whether a transition is reported for the node. One that is reported for an event belongs to a step.
@@ -197,9 +192,6 @@ func timeLeft(t state.Transition) string {
 // drained says in words what a drain that is done did, and when it was done compared with its deadline.
 func (a *Agent) drained(t state.Transition) string {
 	r := t.Entry.Result
-	if r == nil { // No guard has worked for the event.
-		r = &state.Result{}
-	}
 	if t.Outcome == state.NodeGone {
 		return fmt.Sprintf("the drain is over, because the Node no longer exists: %s evicted, %d deleted", text.Pods(r.Evicted), r.Deleted)
 	}

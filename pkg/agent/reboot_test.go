@@ -56,7 +56,7 @@ func TestReboot_IsRecordedAndRequestedOnce(t *testing.T) {
 	})
 }
 
-func TestReboot_AfterTheClockWasSetBack(t *testing.T) {
+func TestReboot_AfterABootWhoseClockWasAhead(t *testing.T) {
 	bubble(t, func(r *rig) {
 		reboots(r, nil)
 		e := r.drained(r.rebooting("a", time.Hour), state.Drained, "boot-1")

@@ -73,7 +73,7 @@ func (a *Agent) emitChange(before state.Entry, recorded bool, e state.Entry) {
 // emitCordoned emits that the node is cordoned for an event, by nth or by another, if its entry says so for the first time.
 func (a *Agent) emitCordoned(before, e state.Entry) {
 	isNew := before.CordonedAt.IsZero() && !e.CordonedAt.IsZero()
-	if a.work == nil || !isNew { // Only a guard reports a cordon.
+	if !isNew {
 		return
 	}
 	kind := state.CordonFound
@@ -86,8 +86,8 @@ func (a *Agent) emitCordoned(before, e state.Entry) {
 // emitNews emits the end of a step, and what has become of the event. A step is what a phase has under way (actions): if the new phase has another,
 // the step was called back. Otherwise, the new phase says how it ended. recorded is false if the record had no entry of the event before.
 func (a *Agent) emitNews(before state.Entry, recorded bool, e state.Entry) {
-	released := e.Phase == state.Cordoned && e.Released() // Operators have uncordoned the node, so no step for the event is done.
-	stepStops := actions[before.Phase] != actions[e.Phase] || released
+	uncordoned := e.Phase == state.Cordoned && e.Released() // Operators have uncordoned the node, so no step for the event is done.
+	stepStops := actions[before.Phase] != actions[e.Phase] || uncordoned
 	hadStep := before.UnderWay() && !before.LeftAlone || before.Phase == state.Undoing
 	if hadStep && stepStops {
 		a.emitStep(before, e, state.Transition{Kind: state.CalledBack})
@@ -101,7 +101,7 @@ func (a *Agent) emitNews(before state.Entry, recorded bool, e state.Entry) {
 	switch {
 	case e.Phase == state.Seen: // See state.PutOff.
 		a.emit(state.Transition{Kind: state.PutOff, Entry: e})
-	case e.Phase == state.Cordoned && !released:
+	case e.Phase == state.Cordoned && !uncordoned:
 		a.emitStep(before, e, state.Transition{Kind: state.Done})
 	case e.Phase == state.Drained:
 		t := state.Transition{Kind: state.Done}
@@ -148,7 +148,8 @@ func (a *Agent) handleProgress(p drain.Progress) {
 	}
 	w.state, w.reported = p.State, p.Generation
 	a.emitProgress(p)
-	if p.State.Cordoned || p.State.Trouble == "" {
+	cordonTroubleIsOver := p.State.Cordoned || p.State.Trouble == "" // Trouble may also be about the list of pods.
+	if cordonTroubleIsOver {
 		a.clearCordonFailed()
 	}
 	switch p.Kind { // Reports of other kinds need no more.

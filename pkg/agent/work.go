@@ -49,7 +49,7 @@ func (a *Agent) pursueGoal(ctx context.Context, goal policy.Goal) {
 	case goal.Action == policy.Uncordon && w.task == nil: // This uncordon is under way. Its reason may be clearer now.
 		w.goal = goal
 	default:
-		w.stopping, w.state = true, drain.State{} // What a guard that ends has reported no longer counts.
+		w.stopping = true
 		w.cancel()
 	}
 }
@@ -159,7 +159,7 @@ func (a *Agent) adjust(goal policy.Goal) {
 		a.generation++
 	}
 	w.guardGoal = a.guardGoal(goal)
-	w.state = drain.State{Cordoned: w.state.Cordoned, Ours: w.state.Ours, MayNotEvict: w.state.MayNotEvict} // The guard reports the rest again.
+	w.state = drain.State{Cordoned: w.state.Cordoned, Ours: w.state.Ours} // The guard reports the rest again. Meanwhile, the node stays cordoned.
 	w.task.Adjust(w.guardGoal)
 }
 
@@ -285,12 +285,12 @@ func (a *Agent) recordUncordoned(end state.Transition, overruled bool) {
 	changed := a.cfg.Policy.Undone(sit, overruled)
 	a.put(changed...)
 	for _, e := range changed {
-		before, recorded := policy.Find(sit.Past, e.Event.ID)
+		before, _ := policy.Find(sit.Past, e.Event.ID)
 		if before.Phase == state.Undoing {
 			end.Kind, end.Entry = state.Done, e
 			a.emit(end)
 		} else { // This event did not wait for the uncordon, but the node was cordoned for it too.
-			a.emitChange(before, recorded, e)
+			a.emitChange(before, true, e)
 		}
 	}
 }
@@ -400,6 +400,5 @@ func (a *Agent) noteLostReboots(claim drain.Claim, since time.Time) {
 // earlier boot, and the rules ask for a reboot. Otherwise, each boot would request another one. An entry that has only what the claim says has no code,
 // so that any code with a reboot counts.
 func (a *Agent) mayHaveRebooted(claim drain.Claim, e state.Entry) bool {
-	onlyClaimed := e.Event.State == ""
-	return claim.BootID != a.cfg.BootID && (onlyClaimed && len(a.cfg.Policy[e.Event.Kind].Reboot) > 0 || a.cfg.Policy.Reboots(e.Event))
+	return claim.BootID != a.cfg.BootID && (e.OnlyClaimed() && len(a.cfg.Policy[e.Event.Kind].Reboot) > 0 || a.cfg.Policy.Reboots(e.Event))
 }

@@ -107,19 +107,19 @@ func (s Settings) updateEntry(sit Situation, e state.Entry, ev event.Event) stat
 	if e.Acted() || ev.Instance == "" { // The time to act depends on the instance: after the action began it must not change.
 		ev.Instance = e.Event.Instance
 	}
-	if e.Phase == state.Undoing && s.ending(sit, e) == state.Withdrawn { // It was withdrawn, and comes back before that is undone.
+	if comesBack := e.Phase == state.Undoing && s.ending(sit, e) == state.Withdrawn; comesBack { // Its Budget and its deadline begin afresh.
 		e.FirstSeen, e.Event.Deadline = sit.Now, ev.Deadline
 	}
-	ofThisBoot := e.Event.Kind == event.RebalanceRecommendation || e.Event.Kind == event.SpotInterruption && e.BootID == sit.BootID
-	if ofThisBoot {
-		// amazon-ec2-metadata-mock reports a later deadline at each look. Only a nearer deadline counts.
+	sameNotice := e.Event.Kind == event.RebalanceRecommendation || e.Event.Kind == event.SpotInterruption && e.BootID == sit.BootID
+	if sameNotice {
+		// amazon-ec2-metadata-mock reports a later deadline at each look. Only a nearer deadline counts. A spot notice in a later boot is a new one.
 		ev.Noticed, ev.Deadline = e.Event.Noticed, soonest(e.Event.Deadline, ev.Deadline)
 	}
-	if e.Event.State == "" && !s.Reboots(ev) { // adopted from a claim
+	if e.OnlyClaimed() && !s.Reboots(ev) { // As the code was not known, a reboot may have been assumed: see agent.mayHaveRebooted.
 		e.RebootAt = time.Time{}
 	}
 	ev.Noticed, ev.Deadline, ev.Until = steady(e.Event.Noticed, ev.Noticed), steady(e.Event.Deadline, ev.Deadline), steady(e.Event.Until, ev.Until)
-	if e.Phase == state.Seen && !ev.Deadline.Equal(e.Event.Deadline) {
+	if moved := !ev.Deadline.Equal(e.Event.Deadline); moved && e.Phase == state.Seen {
 		e.Changed = sit.Now // Describe says for that time when the action begins.
 	}
 	e.Event, e.Missing = ev, time.Time{}
@@ -363,11 +363,12 @@ func (s Settings) cordonGoal(sit Situation, wanting []state.Entry) Goal {
 		return goal
 	}
 	goal.Action = Drain
-	goal.Reboot = !slices.ContainsFunc(sit.Past, func(e state.Entry) bool { return s.want(sit, e) >= wantUnchanged && !s.rebootIsDue(sit, e) })
+	forbidsReboot := func(e state.Entry) bool { return s.want(sit, e) >= wantUnchanged && !s.rebootIsDue(sit, e) }
+	goal.Reboot = !slices.ContainsFunc(sit.Past, forbidsReboot)
 	goal.Hard, goal.Soft, goal.TimeEnds = s.deadlines(sit.Now, draining)
-	if allReleased(draining) { // Only pods from before the latest cordon are evicted.
-		for _, e := range draining {
-			cordoned := cmp.Or(e.CordonStamp, latest(e.FirstSeen, e.CordonedAt)) // Zero is an unknown time.
+	if onlyEarlierPods := allReleased(draining); onlyEarlierPods {
+		for _, e := range draining { // Without a stamp, the record's times count. CordonedAt is zero if only the claim shows the cordon (Release).
+			cordoned := cmp.Or(e.CordonStamp, latest(e.FirstSeen, e.CordonedAt))
 			goal.Before = latest(goal.Before, cordoned)
 		}
 	}
@@ -602,10 +603,10 @@ func (s Settings) survived(sit Situation, e state.Entry) bool {
 	if !e.Acted() {
 		return false
 	}
-	if requested := !e.RebootAt.IsZero(); requested || isReboot(e.Event) {
+	if !e.RebootAt.IsZero() || isReboot(e.Event) {
 		// Even if the reboot is still listed: EC2's list lags behind. But EC2 may do its own, later, after an early reboot or nth's.
-		isEarly := s.isEarly(sit, e.Event) || rebootWasRequested(e) && sit.Now.Before(e.Event.Deadline)
-		return sit.missing(e.Event) || !isEarly
+		ec2MayFollow := s.isEarly(sit, e.Event) || rebootWasRequested(e) && sit.Now.Before(e.Event.Deadline)
+		return sit.missing(e.Event) || !ec2MayFollow
 	}
 	deadlinePassed := !e.Event.Deadline.IsZero() && sit.Now.After(e.Event.Deadline)
 	return deadlinePassed && sit.missing(e.Event)

@@ -206,9 +206,7 @@ func (s Settings) plan(e state.Entry) plan {
 	if e.Event.Kind == event.SpotInterruption && e.Event.Code == "hibernate" {
 		p.action = weaker(p.action, rule.Hibernate)
 	}
-	// An entry that was made from the claim on the Node has no code and no state until its source reports the event.
-	onlyClaimed := e.Event.State == ""
-	if e.Event.Kind == event.ScheduledMaintenance && !onlyClaimed {
+	if e.Event.Kind == event.ScheduledMaintenance && !e.OnlyClaimed() {
 		switch rule.when(e.Event.Code) {
 		case OnlyNotify:
 			p.action = weaker(p.action, Notify)
@@ -225,15 +223,10 @@ func (r Rule) withinBudget(p plan, e state.Entry) plan {
 	if r.Budget <= 0 { // There is no limit.
 		return p
 	}
-	end := e.FirstSeen.Add(r.Budget)
 	announced := !p.deadline.IsZero()
-	switch e.Event.Kind {
-	case event.ASGTermination, event.SpotInterruption: // The Budget also limits an announced deadline.
-		p.deadline = soonest(p.deadline, end)
-	default:
-		if !announced {
-			p.deadline = end
-		}
+	limitsAnnounced := e.Event.Kind == event.ASGTermination || e.Event.Kind == event.SpotInterruption
+	if !announced || limitsAnnounced {
+		p.deadline = soonest(p.deadline, e.FirstSeen.Add(r.Budget))
 	}
 	if !announced && r.SoftBudget {
 		p.hard = false
@@ -255,7 +248,7 @@ func (r Rule) when(code string) When {
 func (s Settings) start(sit Situation, e state.Entry) time.Time {
 	rule, ev := s[e.Event.Kind], e.Event
 	when := rule.when(ev.Code)
-	isDated := ev.Kind == event.ScheduledMaintenance && ev.State != "" && !ev.Deadline.IsZero()
+	isDated := ev.Kind == event.ScheduledMaintenance && !ev.Deadline.IsZero()
 	switch {
 	case isDated && sit.rebootIsOver(e): // What is left is EC2's own reboot or stop, at its time.
 		return ev.Deadline.Add(-rule.Lead)
@@ -263,13 +256,13 @@ func (s Settings) start(sit Situation, e state.Entry) time.Time {
 		return time.Time{}
 	}
 	ahead := rule.Lead + rule.Spread
-	earliest := ev.Deadline.Add(-max(rule.Window, ahead)) // Otherwise the node would be cordoned for days.
 	if when == Window {
 		ahead = max(rule.Window, ahead)
 	}
 	usual := ev.Deadline.Add(offset(ev.Instance, rule.Spread) - ahead)
-	if s.Reboots(ev) {
-		earliest = time.Time{}
+	var earliest time.Time
+	if !s.Reboots(ev) { // The node stays cordoned until the deadline: for hours, not for days.
+		earliest = ev.Deadline.Add(-max(rule.Window, ahead))
 	}
 	from, to := hours.Last(rule.Hours, earliest, ev.Deadline.Add(-rule.Lead))
 	begun := sit.Now

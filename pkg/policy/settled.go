@@ -26,7 +26,7 @@ func (s Settings) Settled(sit Situation, ev event.Event) event.Outcome {
 		return event.NoDrain
 	case (e.Phase == state.Seen || e.Phase == state.Cordoned) && e.Released(): // Operators uncordoned the node, and no drain is under way.
 		return event.LeftAlone
-	case e.Phase == state.Cordoning || e.Phase == state.Incomplete: // The rule asks for a drain, and its time is over.
+	case e.Phase == state.Incomplete: // The rule asks for a drain, and its time is over.
 		return event.OutOfTime
 	}
 	return event.Drained // The drain is done, or nothing is to be done for the event now.

@@ -84,6 +84,9 @@ func (e Entry) Acted() bool {
 	return e.Phase != "" && e.Phase != Seen && e.Phase != Closed // "": there is no entry.
 }
 
+// OnlyClaimed reports whether all that is known of the event is from the claim on the Node, which has neither its code nor its state.
+func (e Entry) OnlyClaimed() bool { return e.Event.State == "" }
+
 // Released reports whether an operator has uncordoned the node while the event wanted it cordoned.
 func (e Entry) Released() bool { return !e.ReleasedAt.IsZero() }
 
