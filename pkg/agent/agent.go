@@ -236,7 +236,7 @@ func (a *Agent) loop(ctx context.Context) {
 	for ctx.Err() == nil {
 		sit, goal := a.decide()
 		a.pursueGoal(ctx, goal)
-		if goal.Reboot && a.claimRead { // The claim may say that the record of a reboot was lost: see adoptClaim.
+		if goal.Reboot && a.claimRead { // The claim may say that the record of a reboot was lost: see noteLostReboots.
 			a.recordReboot(ctx, goal)
 		}
 		a.reportOutcomes(sit)
@@ -330,6 +330,7 @@ func (a *Agent) situation() policy.Situation {
 	}
 	// The report is about the events of the guard's goal, not about one that joins.
 	sit.NodeFor = w.goal.Events
+	// A late report of a drain, which came after the goal became a mere cordon, is no proof for a later drain.
 	sit.Node = policy.Node{
 		Cordoned: w.state.Cordoned, Drained: w.state.Drained && w.guardGoal.Evict,
 		Looked: w.state.Looked, MayNotCordon: w.state.MayNotCordon, MayNotEvict: w.state.MayNotEvict,
@@ -424,8 +425,8 @@ const clockTolerance = 2 * time.Second
 
 // compareClocks updates a.ahead from a snapshot: by how much the loop's clock is ahead of the source's clock. A snapshot bounds that difference.
 //
-// A difference within the bounds stays as it is, so that no deadline moves from one look to the next. Otherwise the lower bound replaces it, so that
-// no deadline becomes later than it is.
+// A difference within the bounds, or outside by no more than clockTolerance, stays as it is, so that no deadline moves from one look to the next.
+// Otherwise the lower bound replaces it, so that no deadline becomes later than it is.
 func (a *Agent) compareClocks(d delivery) {
 	if d.Clock.IsZero() { // The source does not say what its clock reads.
 		return

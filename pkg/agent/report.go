@@ -77,7 +77,7 @@ func (a *Agent) emitCordoned(before, e state.Entry) {
 		return
 	}
 	kind := state.CordonFound
-	if a.work.state.Ours {
+	if a.work.state.Ours { // There is a guard: only its report tells of a cordon.
 		kind = state.NodeCordoned
 	}
 	a.emitStep(before, e, state.Transition{Kind: kind})
@@ -95,7 +95,7 @@ func (a *Agent) emitNews(before state.Entry, recorded bool, e state.Entry) {
 	if kind := eventChange(before, recorded, e); kind != "" {
 		a.emit(state.Transition{Kind: kind, Entry: e})
 	}
-	if !recorded || before.Phase == e.Phase {
+	if !recorded || before.Phase == e.Phase { // No step has ended.
 		return
 	}
 	switch {
@@ -124,7 +124,7 @@ func eventChange(before state.Entry, recorded bool, e state.Entry) state.Transit
 		return state.Announced
 	case before.Missing.IsZero() && !e.Missing.IsZero():
 		return state.Missed
-	case e.Phase == state.Seen, before.Phase == e.Phase: // If no step has begun or ended, the event has changed.
+	case e.Phase == state.Seen, before.Phase == e.Phase: // No step begins. Of an event that is put off, only this shows the new plan in the journal.
 		return state.Changed
 	}
 	return ""
@@ -141,8 +141,8 @@ func (a *Agent) handleProgress(p drain.Progress) {
 		a.decide() // This records what earlier reports said, so that recordNodeUncordoned finds the events that the node was cordoned for.
 	}
 	a.total, a.left = p.Total, p.Left
-	// An operator has uncordoned the node. The next decision cordons it again for the events that were not released. These events also want the pods
-	// evicted that came meanwhile, so the node does not count as drained yet.
+	// An operator has uncordoned the node, but the goal still has events that did not ask for that cordon. The next decision cordons the node again for
+	// these. They also want the pods evicted that came meanwhile, so the node does not count as drained yet.
 	if p.State.Uncordoned && w.guardGoal.Cordon {
 		p.State.Drained = false
 	}
@@ -162,8 +162,8 @@ func (a *Agent) handleProgress(p drain.Progress) {
 	}
 }
 
-// emitProgress emits or logs a report of the guard, and records what the report says about the cordon. What concerns a pod is emitted for the most
-// urgent event. What concerns the node is only logged.
+// emitProgress emits or logs a report of the guard, and records what the report says about the cordon. Kinds of the first group in pkg/state that
+// concern a pod are emitted, for the most urgent event. All others are only logged.
 func (a *Agent) emitProgress(p drain.Progress) {
 	first := a.first()
 	t := state.Transition{

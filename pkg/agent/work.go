@@ -114,7 +114,7 @@ func (a *Agent) guardGoal(goal policy.Goal) drain.Goal {
 	mayNotEvict, shutdown := false, false
 	for _, e := range a.cfg.Record.Entries() {
 		if slices.Contains(goal.Events, e.Event.ID) {
-			mayNotEvict = mayNotEvict || e.LeftAlone
+			mayNotEvict = mayNotEvict || e.LeftAlone // What forbids the cordon forbids evictions, too.
 			shutdown = shutdown || e.Event.Kind == event.Shutdown
 		}
 	}
@@ -203,7 +203,7 @@ func (a *Agent) recordReboot(ctx context.Context, goal policy.Goal) {
 	for _, id := range goal.Events {
 		e := a.entry(id)
 		if e.RebootAt = a.now(); e.RebootAt.Before(e.ActedAt) {
-			e.RebootAt = e.ActedAt // The clock was set back since. A request from before ActedAt would count as one of the past.
+			e.RebootAt = e.ActedAt // That is of an earlier boot, whose clock was ahead. A request from before ActedAt would count as one of the past.
 		}
 		entries = append(entries, e)
 	}

@@ -73,7 +73,7 @@ func (h Hours) last(earliest, latest time.Time) (from, to time.Time) {
 	year, month, day := latest.In(h.zone).Date()
 	for back := range 15 { // Today's hours may begin after latest, and a change of the clocks may skip last week's. Two weeks have some.
 		at := func(minute int) time.Time { return time.Date(year, month, day-back, 0, minute, 0, 0, h.zone) }
-		if !h.days[at(midnight/2).Weekday()] {
+		if !h.days[at(midnight/2).Weekday()] { // Noon exists on each day, wherever the clocks change.
 			continue
 		}
 		from = slices.MaxFunc([]time.Time{at(h.from), earliest}, time.Time.Compare)

@@ -191,8 +191,8 @@ func (sit Situation) beginsInThisBoot(e state.Entry) bool {
 
 // beginWork returns an entry for which work begins in this boot.
 func beginWork(sit Situation, e state.Entry, work state.Phase) state.Entry {
-	staysDue := e.Acted() && e.Phase != state.Undoing && !sit.rebootIsOver(e) // The hours that it was due in may be over.
-	if !staysDue {
+	staysDue := e.Acted() && e.Phase != state.Undoing && !sit.rebootIsOver(e)
+	if !staysDue { // Otherwise ActedAt stays: start judges the hours at that time, and after them the event would be due later.
 		e.ActedAt = sit.Now
 	}
 	e = enter(sit, work, e)
@@ -547,7 +547,8 @@ func (s Settings) expires(e state.Entry) time.Time {
 	return e.CordonedAt.Add(rule.CordonFor)
 }
 
-// revisit returns when the policy may decide otherwise about an entry only because time has passed; zero means never.
+// revisit returns when the policy may decide otherwise about an entry only because time has passed; zero means never. It leaves out the end of
+// WithdrawnAfter and of pauses: nth decides each second anyway, and only nth-queue waits for this time.
 func (s Settings) revisit(sit Situation, e state.Entry) time.Time {
 	rebootIsUnderWay := sit.rebootIsUnderWay(e)
 	if s.ending(sit, e) != "" && !rebootIsUnderWay { // Time does not change an ending.

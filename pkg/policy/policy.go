@@ -172,7 +172,7 @@ type Goal struct {
 	Reboot bool
 	// Reason says in words why this is the goal.
 	Reason string
-	// Revisit is when to decide again even without news; zero if only news can change the decision.
+	// Revisit is when to decide again even without news, for nth-queue; zero for never. See revisit.
 	Revisit time.Time
 }
 
@@ -243,7 +243,7 @@ func (r Rule) when(code string) When {
 }
 
 // start returns when the action for an entry's event begins on its instance; zero means at once. For maintenance with a deadline, the first instance
-// of a fleet begins when a time is left until the deadline, and each other one begins its offset later. If Rule.Hours are left before the
+// of a fleet begins a fixed time before the deadline (ahead), and each other one begins its offset later. If Rule.Hours are left before the
 // deadline, the instances begin in the last ones.
 func (s Settings) start(sit Situation, e state.Entry) time.Time {
 	rule, ev := s[e.Event.Kind], e.Event
@@ -266,7 +266,7 @@ func (s Settings) start(sit Situation, e state.Entry) time.Time {
 	}
 	from, to := hours.Last(rule.Hours, earliest, ev.Deadline.Add(-rule.Lead))
 	begun := sit.Now
-	if e.Acted() {
+	if e.Acted() { // The hours in which the action began still count when they have ended.
 		begun = e.ActedAt
 	}
 	if !to.After(begun) { // The hours are over, or there are none.
@@ -329,7 +329,7 @@ func (s Settings) Deadline(e state.Entry) (deadline time.Time, hard bool) {
 	return p.deadline, p.hard
 }
 
-// soonest returns the earlier of two times, where zero means never.
+// soonest returns the earlier of two times, where zero means never. It is like loop.Soonest, which this package may not import.
 func soonest(a, b time.Time) time.Time {
 	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
 		return b

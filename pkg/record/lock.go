@@ -35,8 +35,8 @@ func Lock(dir string) (io.Closer, error) {
 	return nil, fmt.Errorf("cannot lock the runtime directory %s: %w", dir, err)
 }
 
-// Holder returns the ID of the process that has the lock of the runtime directory dir. It returns 0 if no other process has the lock, or if the lock
-// cannot be read.
+// Holder returns the ID of the process that has the lock of the runtime directory dir; 0 if no other process has the lock, or if the lock cannot be
+// read. The process that has the lock must not call Holder: by closing the file, it would release the lock (fcntl(2)).
 func Holder(dir string) int {
 	file, err := os.Open(lockPath(dir))
 	if err != nil {

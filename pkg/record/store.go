@@ -130,7 +130,7 @@ func (s *Store) Put(written func(error), entries ...state.Entry) {
 }
 
 // Flush waits until everything that was put is on disk and its callbacks have been called. If the last write failed, it writes once more. It returns
-// the error of the last write, or ctx's error if that ends before.
+// the error of the last write, or another error if ctx ends before.
 func (s *Store) Flush(ctx context.Context) error {
 	s.mu.Lock()
 	if s.failed != nil {

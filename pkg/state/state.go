@@ -49,8 +49,8 @@ type Entry struct {
 	// BootID is the boot in which nth last cordoned or drained the node for the event; before that, the boot in which the event was first
 	// seen. Undoing and closing do not change BootID, so that it shows whether the machine has rebooted since.
 	BootID string `json:"boot_id"`
-	// FirstSeen is when the event was first seen, and Changed when the phase last changed. All times are by the clock
-	// of the boot (record.Store.Now).
+	// FirstSeen is when the event was first seen. Changed is when the phase last changed, the work was allowed again, an uncordon last failed
+	// or, in Seen, the deadline moved. All times are by the clock of the boot (record.Store.Now).
 	FirstSeen time.Time `json:"first_seen"`
 	Changed   time.Time `json:"changed"`
 	// Missing is since when the event is no longer announced, although its source answers; zero while it is announced.

@@ -99,8 +99,8 @@ type Transition struct {
 	Entry Entry
 	// Plan says in words what is going to be done about the event.
 	Plan string
-	// Action is the step, "cordon", "drain" or "uncordon", and Reason says in words why nth takes it. Deadline is when the step must have
-	// ended, by the clock of the boot; zero if never. Hard: the machine is gone then. All four are set from the beginning of a step to its end.
+	// Action is the step, "cordon", "drain" or "uncordon", and Reason says in words why nth takes it. Deadline is when a drain must have ended,
+	// by the clock of the boot; zero if never, and for other steps. Hard: the machine is gone then. All four are set from a step's beginning to its end.
 	Action   string
 	Reason   string
 	Deadline time.Time
