@@ -24,8 +24,8 @@ type localNode struct {
 	options drain.Options
 }
 
-// evictionsAtOnce is how many evictions are sent at once: a bit more than the kubelet's default for the pods on a node. An API server that gets a thousand requests from one
-// node at once answers most of them too late, so that they are retried.
+// evictionsAtOnce is how many evictions are sent at once: a bit more than the kubelet's default for the pods on a node. An API server that gets a
+// thousand requests from one node at once answers most of them too late, so that they are retried.
 const evictionsAtOnce = 128
 
 // newLocalNode returns the node of a kubelet's credential. The settings say how it is drained. balancers and scripts are what a drain waits for
@@ -125,36 +125,18 @@ func (n *localNode) whileNamed(ctx context.Context, name string) (context.Contex
 	return ctx, cancel
 }
 
-// warmIdentity implements agent.Identity with the kubelet's credential. It calls found with each identity that has a client, for the status.
+// warmIdentity implements agent.Identity with the kubelet's credential. It calls found with the identity after each look, for the status.
 type warmIdentity struct {
 	kubelet *identity.Kubelet
 	found   func(identity.Identity)
 }
 
-// KeepWarm implements agent.Identity. It waits for a credential that works, and then confirms it with each warm-up request.
+// KeepWarm implements agent.Identity.
 func (w warmIdentity) KeepWarm(ctx context.Context, report func(node string, err error)) {
-	for ctx.Err() == nil {
-		id, err := w.kubelet.Identity(ctx)
-		if !errors.Is(err, context.Canceled) { // A canceled context means that nth stops, and nothing about the credential.
-			w.handle(report, id, err)
-		}
-		if err == nil {
-			break
-		}
-		loop.Await(ctx, nil, identityPause)
-	}
-	w.kubelet.KeepWarm(ctx, kube.WarmUp, func(err error) {
-		id, idErr := w.kubelet.Identity(ctx)
-		w.handle(report, id, errors.Join(err, idErr))
-	})
-}
-
-// handle reports the result of one attempt to use the credential. It calls found if the identity has a client, which may be so with an error, too.
-func (w warmIdentity) handle(report func(node string, err error), id identity.Identity, err error) {
-	if id.Client != nil {
+	w.kubelet.KeepWarm(ctx, kube.WarmUp, func(id identity.Identity, err error) {
 		w.found(id)
-	}
-	report(id.Node, err)
+		report(id.Node, err)
+	})
 }
 
 // drainOptions returns how the node is drained. With target groups in the settings, the drain also sets the label that takes the node out of load

@@ -112,8 +112,16 @@ func (k *Kubelet) Identity(ctx context.Context) (Identity, error) {
 		}
 	}
 	k.look(ctx, lookPause) // in the background
-	inUse := k.known.Load()
-	return Identity{Client: k.client, Node: inUse.node, Description: inUse.Description}, nil
+	return k.inUse(), nil
+}
+
+// inUse returns the identity that the last successful look has found; the zero value before the first.
+func (k *Kubelet) inUse() Identity {
+	known := k.known.Load()
+	if known == nil {
+		return Identity{}
+	}
+	return Identity{Client: k.client, Node: known.node, Description: known.Description}
 }
 
 // look starts a look in the background, unless the last look began less than pause ago. The channel gets the error of the look or, if none was
@@ -256,22 +264,30 @@ func (id Identity) Labels(ctx context.Context) (map[string]string, error) {
 	return node.Labels, nil
 }
 
-// failurePause is the longest pause of KeepWarm after a failure: the identity must work before the next notice.
-const failurePause = 10 * time.Second
+const (
+	// joinPause is the longest pause of KeepWarm before the first look that succeeds: a notice may be waiting when a node joins its cluster.
+	joinPause = 500 * time.Millisecond
+	// failurePause is its longest pause after a later failure: the identity must work before the next notice.
+	failurePause = 10 * time.Second
+)
 
 // KeepWarm makes a look at once, and then one after about each interval, until ctx ends. So nth finds a replaced kubeconfig, and a connection, a token
-// and a certificate are ready when a drain needs them. After a failure, the next look comes after failurePause at the latest.
+// and a certificate are ready when a drain needs them. After a failure, the pause is shorter.
 //
-// KeepWarm calls report with the error of each look, in this goroutine; nil means that the identity works.
-func (k *Kubelet) KeepWarm(ctx context.Context, interval time.Duration, report func(error)) {
+// KeepWarm calls report after each look, in this goroutine, with the identity in use, which has no Client before the first look that succeeds. The
+// error is that of the look; nil means that the identity works.
+func (k *Kubelet) KeepWarm(ctx context.Context, interval time.Duration, report func(Identity, error)) {
 	for {
 		err := k.lookNow(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		report(err)
-		pause := interval
-		if err != nil {
+		id, pause := k.inUse(), interval
+		report(id, err)
+		switch {
+		case id.Client == nil:
+			pause = min(interval, joinPause)
+		case err != nil:
 			pause = min(interval, failurePause)
 		}
 		select {

@@ -202,6 +202,17 @@ func TestKubelet_MakesOneClientOfAReplacementThatIsRefused(t *testing.T) {
 	}
 }
 
+func TestKeepWarm_ReportsNothingOnceItIsStopped(t *testing.T) {
+	t.Parallel()
+	server := startAPIServer(t)
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser("system:node:a"))))
+	server.mu.Lock() // No look ends.
+	defer server.mu.Unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	identity.New(identity.Options{Kubeconfig: path}).KeepWarm(ctx, time.Hour, func(_ identity.Identity, err error) { t.Errorf("it reported %v", err) })
+}
+
 // A kubeconfig that is being written, broken or gone, or whose server does not confirm it, takes nothing away from an identity that works.
 func TestKubelet_OutlivesItsKubeconfig(t *testing.T) {
 	t.Parallel()

@@ -227,8 +227,8 @@ func becomes(t *testing.T, k *identity.Kubelet, node string) identity.Identity {
 	defer cancel()
 	var id identity.Identity
 	var last error
-	k.KeepWarm(ctx, time.Millisecond, func(err error) {
-		if id, last = identityOf(t, k), err; id.Node == node {
+	k.KeepWarm(ctx, time.Millisecond, func(found identity.Identity, err error) {
+		if id, last = found, err; id.Node == node {
 			cancel()
 		}
 	})
@@ -273,7 +273,7 @@ func keepWarm(t *testing.T, k *identity.Kubelet) (until func(what string, wanted
 	rounds, ended := make(chan error), make(chan struct{})
 	go func() {
 		defer close(ended)
-		k.KeepWarm(ctx, time.Millisecond, func(err error) {
+		k.KeepWarm(ctx, time.Millisecond, func(_ identity.Identity, err error) {
 			select {
 			case rounds <- err:
 			case <-ctx.Done():
