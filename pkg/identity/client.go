@@ -134,7 +134,7 @@ func proxyOfEnvironment() func(*http.Request) (*url.URL, error) {
 	find := httpproxy.FromEnvironment().ProxyFunc()
 	return func(request *http.Request) (*url.URL, error) {
 		found, err := find(request.URL)
-		if found != nil && text.HidesUser(found) {
+		if found != nil && text.HasUserInHost(found) {
 			return nil, errProxyVariable
 		}
 		return found, err

@@ -67,7 +67,7 @@ func (k *keeper) get(ctx context.Context) (*credential, error) {
 // renew makes a credential and keeps it. Within runPause after the last run of the plugin, renew returns the result of that run again. The result
 // is a *credential, as an any for singleflight.
 func (k *keeper) renew(ctx context.Context) (any, error) {
-	if !k.called.IsZero() && time.Since(k.called) < runPause {
+	if time.Since(k.called) < runPause {
 		return k.kept.Load(), k.failure
 	}
 	c, err := k.create(ctx)
@@ -82,7 +82,8 @@ func (k *keeper) renew(ctx context.Context) (any, error) {
 	return &c, nil
 }
 
-// refuse takes a credential that the API server has refused. The next request makes the exec plugin run.
+// refuse takes a credential that the API server has refused. The next request makes the exec plugin run. Until that has made another credential,
+// the refused one is still sent: the API server may refuse for a while what is valid.
 func (k *keeper) refuse(c *credential) {
 	k.kept.CompareAndSwap(c, &credential{token: c.token, expires: c.expires, renew: time.Now()})
 }
@@ -98,8 +99,7 @@ var _ utilnet.RoundTripperWrapper = authenticated{}
 // WrappedRoundTripper lets Kubernetes' libraries find the transport that has the connections, for example to close idle ones.
 func (a authenticated) WrappedRoundTripper() http.RoundTripper { return a.next }
 
-// RoundTrip implements http.RoundTripper. If the API server refuses the credential (401), the caller gets that answer, and later requests get another
-// credential.
+// RoundTrip implements http.RoundTripper. If the API server refuses the credential (401), the caller gets that answer: see refuse.
 func (a authenticated) RoundTrip(request *http.Request) (*http.Response, error) {
 	c, err := a.keeper.get(request.Context())
 	if err != nil {

@@ -53,7 +53,7 @@ func parse(document []byte, path, root string) (kubeconfig, error) {
 	if proxy := k.cluster.ProxyURL; proxy != "" {
 		parsed, err := url.Parse(proxy)
 		valid := err == nil && slices.Contains([]string{"http", "https", "socks5"}, parsed.Scheme)
-		if !valid || text.HidesUser(parsed) {
+		if !valid || text.HasUserInHost(parsed) {
 			return kubeconfig{}, errProxy
 		}
 	}
@@ -80,9 +80,7 @@ func (k kubeconfig) resolve(path, root string) {
 	exec := k.user.Exec
 	isRelative := exec != nil && strings.Contains(exec.Command, "/") && !filepath.IsAbs(exec.Command) // Without a slash, it is found in $PATH.
 	if isRelative {
-		if root != "" { // The plugin sees the kubeconfig's directory without root in front.
-			dir = strings.TrimPrefix(dir, filepath.Join("/", root))
-		}
+		dir = strings.TrimPrefix(dir, filepath.Join("/", root)) // The plugin sees the kubeconfig's directory without root in front.
 		exec.Command = filepath.Join("/", dir, exec.Command)
 	}
 }

@@ -15,13 +15,11 @@ package identity
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
-	"net/url"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -54,7 +52,7 @@ const nodeUser = "system:node:"
 // Options are the options of a Kubelet: where its kubeconfig is, and how its client behaves.
 type Options struct {
 	ClientOptions
-	// Kubeconfig is the file's path; empty means the first of SearchPaths that exists.
+	// Kubeconfig is the file's absolute path; empty means the first of SearchPaths that exists.
 	Kubeconfig string
 	// Root is the host's root directory; empty means "/". The kubeconfig, the files that the kubeconfig names, and the exec plugin are below
 	// Root.
@@ -93,7 +91,7 @@ type known struct {
 
 // New returns a Kubelet that has not looked for anything yet.
 func New(opts Options) *Kubelet {
-	opts.UserAgent, opts.root = cmp.Or(opts.UserAgent, "nth"), opts.Root // The exec plugin has the host's root directory, too.
+	opts.root = opts.Root // The exec plugin has the host's root directory, too.
 	k := &Kubelet{opts: opts}
 	k.client, _ = kube.NewClient("https://api-server", following{k}) // The address is valid, so that there is no error. following replaces it.
 	return k
@@ -128,7 +126,7 @@ func (k *Kubelet) inUse() Identity {
 // started, of the last one. If a look runs already, the channel gets the error of that look.
 func (k *Kubelet) look(ctx context.Context, pause time.Duration) <-chan singleflight.Result {
 	return k.looks.DoChan("", func() (any, error) {
-		if k.looked.IsZero() || time.Since(k.looked) >= pause {
+		if time.Since(k.looked) >= pause {
 			k.looked = time.Now()
 			k.lookErr = text.Redacted(k.refresh(context.WithoutCancel(ctx))) // Other callers wait for this look, too, so ctx must not end it.
 		}
@@ -174,7 +172,7 @@ func (k *Kubelet) confirm(ctx context.Context, c *Client) error {
 		return err
 	}
 	if before := k.known.Swap(&known{c, node}); before != nil && before.Client != c { // The client before is no longer in use.
-		go utilnet.CloseIdleConnectionsFor(before.through)
+		go utilnet.CloseIdleConnectionsFor(before.through) // It may wait for a lock of the old transport.
 	}
 	return nil
 }
@@ -186,10 +184,10 @@ type following struct{ *Kubelet }
 func (f following) RoundTrip(request *http.Request) (*http.Response, error) {
 	inUse := f.known.Load() // not nil: only Identity hands out the client
 	aimed := utilnet.CloneRequest(request)
-	aimed.URL, aimed.Host = &url.URL{}, "" // CloneRequest shares the URL with request.
-	*aimed.URL = *request.URL
-	aimed.URL.Scheme, aimed.URL.Host, aimed.URL.User = inUse.address.Scheme, inUse.address.Host, inUse.address.User
-	aimed.URL.Path = strings.TrimSuffix(inUse.address.Path, "/") + request.URL.Path
+	target := *request.URL // CloneRequest shares the URL with request.
+	target.Scheme, target.Host, target.User = inUse.address.Scheme, inUse.address.Host, inUse.address.User
+	target.Path = strings.TrimSuffix(inUse.address.Path, "/") + request.URL.Path
+	aimed.URL, aimed.Host = &target, ""
 	response, err := inUse.through.RoundTrip(aimed)
 	failed := err != nil && !errors.Is(err, context.Canceled) // Canceled: the caller has ended the request.
 	refused := err == nil && (response.StatusCode == http.StatusUnauthorized || response.StatusCode == http.StatusForbidden)
@@ -209,9 +207,7 @@ func (k *Kubelet) document() (path string, document []byte, err error) {
 		paths = []string{k.opts.Kubeconfig}
 	}
 	for _, path := range paths {
-		if filepath.IsAbs(path) {
-			path = filepath.Join(k.opts.Root, path)
-		}
+		path = filepath.Join(k.opts.Root, path)
 		document, err := text.ReadFile(path, text.File)
 		if err == nil {
 			return path, document, nil

@@ -36,8 +36,8 @@ const (
 type plugin struct {
 	name string // for errors
 	spec *api.ExecConfig
-	env  []string
-	root string // the directory that the exec plugin sees as "/"; "" means the root of this process
+	env  []string // what is added to this process's environment
+	root string   // the directory that the exec plugin sees as "/"; "" means the root of this process
 }
 
 // newPlugin prepares to run the exec plugin that a kubeconfig specifies, and does not run it. root is the directory that the exec plugin sees as "/";
@@ -56,10 +56,6 @@ func newPlugin(spec *api.ExecConfig, root string) (*plugin, error) {
 	info, err := json.Marshal(input)
 	if err != nil {
 		return nil, fmt.Errorf("encoding the input of the exec plugin %s: %w", p.name, err)
-	}
-	p.env = (&exec.Cmd{}).Environ() // the environment of this process
-	if root != "" {                 // SSL_CERT_FILE and SSL_CERT_DIR are paths in this process's root.
-		p.env = slices.DeleteFunc(p.env, func(v string) bool { return strings.HasPrefix(v, "SSL_CERT_") })
 	}
 	for _, variable := range p.spec.Env {
 		p.env = append(p.env, variable.Name+"="+variable.Value)
@@ -105,11 +101,14 @@ func (p *plugin) decode(stdout, stderr []byte) (credential, error) {
 // sentence, such as "failed with exit code 1".
 func (p *plugin) run(ctx context.Context, stdout, stderr *output) error {
 	cmd := exec.CommandContext(ctx, p.spec.Command, p.spec.Args...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = p.env, stdout, stderr
+	cmd.Stdout, cmd.Stderr = stdout, stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Chroot: p.root}
-	if p.root != "" {
-		cmd.Dir = "/" // The directory of this process may not exist below root.
+	inherited := cmd.Environ()
+	if p.root != "" { // This process's directory, and the paths in SSL_CERT_FILE and SSL_CERT_DIR, may not exist below root.
+		cmd.Dir = "/"
+		inherited = slices.DeleteFunc(inherited, func(v string) bool { return strings.HasPrefix(v, "SSL_CERT_") })
 	}
+	cmd.Env = append(inherited, p.env...)
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = kube.PluginChild // how long a child of the exec plugin may keep the output open after the exec plugin has ended
 	err := cmd.Run()

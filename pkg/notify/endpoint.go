@@ -155,7 +155,7 @@ func (d Destination) proxy() (func(*http.Request) (*url.URL, error), error) {
 	}
 	proxy, err := url.Parse(d.Proxy)
 	valid := err == nil && proxy.Hostname() != "" && slices.Contains([]string{"http", "https", "socks5", "tcp"}, proxy.Scheme)
-	if !valid || text.HidesUser(proxy) {
+	if !valid || text.HasUserInHost(proxy) {
 		return nil, errors.New("the proxy is no URL such as \"http://proxy.example:3128\"")
 	}
 	if proxy.Scheme == "tcp" { // as in the settings of aws-node-termination-handler

@@ -14,7 +14,7 @@ import (
 type Clock struct {
 	mu    sync.Mutex
 	ahead time.Duration // how far AWS's clock is ahead of the machine's
-	last  time.Duration // how far AWS's clock was ahead by the last answer alone
+	last  time.Duration // how far AWS's clock was ahead by the last answer alone; 0 before the first, which thus has to agree with the machine's
 }
 
 // Now returns the time by AWS's clock, to about a second.

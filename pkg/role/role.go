@@ -55,8 +55,12 @@ func Credentials(metadata Metadata) *aws.CredentialsCache {
 	return aws.NewCredentialsCache(ec2rolecreds.New(func(o *ec2rolecreds.Options) { o.Client = metadata }))
 }
 
-// connectTimeout is how long it may take to connect to AWS. The TLS handshake that follows may take as long again.
-const connectTimeout = 5 * time.Second
+const (
+	// connectTimeout is how long it may take to connect to AWS. The TLS handshake that follows may take as long again.
+	connectTimeout = 5 * time.Second
+	// idleTimeout is how long an unused connection stays open: nth's next request may be minutes away.
+	idleTimeout = 10 * time.Second
+)
 
 // Account returns the configuration for clients of the SDK that use the instance's role, in the instance's own region. It asks the metadata
 // service for the region, and sends nothing to AWS.
@@ -97,13 +101,12 @@ func Own(ctx context.Context, metadata Metadata, account func(context.Context) (
 	return id, cfg, err
 }
 
-// newHTTPClient returns the SDK's HTTP client. It gives up sooner, and closes idle connections after seconds, as nth's requests may be minutes apart.
-// roots are the certificate authorities that the client trusts; nil means the system's.
+// newHTTPClient returns the SDK's HTTP client with nth's limits. roots are the certificate authorities that it trusts; nil means the system's.
 func newHTTPClient(roots *x509.CertPool) aws.HTTPClient {
 	client := awshttp.NewBuildableClient().WithDialerOptions(func(d *net.Dialer) { d.Timeout = connectTimeout })
 	return client.WithTransportOptions(func(t *http.Transport) {
 		t.TLSClientConfig.RootCAs = roots
-		t.TLSHandshakeTimeout, t.IdleConnTimeout = connectTimeout, 2*connectTimeout
+		t.TLSHandshakeTimeout, t.IdleConnTimeout = connectTimeout, idleTimeout
 	})
 }
 
@@ -233,13 +236,8 @@ func Code(err error) string {
 //
 // The pause is random, between half of that limit and all of it: machines whose requests failed together must not try again together.
 func Pause(failures int, first, longest time.Duration) time.Duration {
-	steps := min(max(failures, 1), 64) // After 64 doublings any pause has reached longest.
-	backoff := wait.Backoff{Duration: first / 2, Cap: longest / 2, Factor: 2, Jitter: 1, Steps: steps}
-	var pause time.Duration
-	for range steps {
-		pause = backoff.Step()
-	}
-	return pause
+	limit := min(first<<min(max(failures-1, 0), 20), longest) // After 20 doublings, any pause has reached longest.
+	return wait.Jitter(limit/2, 1)
 }
 
 // Spread returns the interval, made longer or shorter by a random tenth at most: the machines of a fleet must not poll at the same moment.

@@ -122,9 +122,9 @@ func looksRandom(word string) bool {
 	return 3*changes >= characters
 }
 
-// HidesUser reports whether url.Parse has taken a part of the URL's user or password for the host. That happens if the user or password has
+// HasUserInHost reports whether url.Parse has taken a part of the URL's user or password for the host. That happens if the user or password has
 // a slash, a question mark or a number sign. The caller must refuse such a URL: nth would show the host in messages, and send it to DNS.
-func HidesUser(u *url.URL) bool { return strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") }
+func HasUserInHost(u *url.URL) bool { return strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") }
 
 // Redacted returns an error whose text is that of err, redacted. errors.Is and errors.As find err in it. Redacted(nil) is nil.
 func Redacted(err error) error {

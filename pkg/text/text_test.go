@@ -172,7 +172,7 @@ func TestRedact_LeavesOtherTextAlone(t *testing.T) {
 	}
 }
 
-func TestHidesUser_OfEveryDelimiter(t *testing.T) {
+func TestHasUserInHost_OfEveryDelimiter(t *testing.T) {
 	for address, want := range map[string]bool{
 		"http://me:a@proxy.test:3128": false, "http://proxy.test/a": false, "http://me:1/b@proxy.test": true, "http://me?a@proxy.test": true, "http://me#a@proxy.test": true,
 	} {
@@ -180,7 +180,7 @@ func TestHidesUser_OfEveryDelimiter(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := text.HidesUser(parsed); got != want {
+		if got := text.HasUserInHost(parsed); got != want {
 			t.Errorf("of %s: %t", address, got)
 		}
 	}
