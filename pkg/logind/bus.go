@@ -20,6 +20,9 @@ const (
 	logindManager = "org.freedesktop.login1.Manager"
 )
 
+// Arguments of logind's methods: ask nobody for a password; write the message to the terminals.
+const interactive, enable = false, true
+
 // properties returns the values of all properties in one interface of an object, by their names. service has the object at path.
 func (c *conn) properties(service string, path dbus.ObjectPath, iface string) (all map[string]dbus.Variant, err error) {
 	err = c.call(service, path, "org.freedesktop.DBus.Properties.GetAll", []any{&all}, iface)
@@ -151,7 +154,7 @@ const pressWords = "The power button was pressed: nth drains this Kubernetes nod
 
 // schedulePowerOff asks logind to power off at a time. The schedule survives this process and, since systemd 254, a restart of logind.
 func (c *conn) schedulePowerOff(at time.Time) error {
-	if err := c.logind("SetWallMessage", nil, pressWords, true); err != nil {
+	if err := c.logind("SetWallMessage", nil, pressWords, enable); err != nil {
 		return err
 	}
 	return c.logind("ScheduleShutdown", nil, "poweroff", uint64(at.UnixMicro()))

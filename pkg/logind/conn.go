@@ -114,8 +114,8 @@ func (c *conn) closeFiles() {
 // call calls a method of an object. service has the object at path, and method contains the interface. call stores the method's results in the
 // variables that results point to. Descriptors that came with the answer are in c.files until the next call.
 //
-// If the service refuses, the error is a dbus.Error, and the connection remains usable. After any other error, such as no answer within
-// c.limit, the connection is closed.
+// If the service refuses, the error is a dbus.Error, and the connection remains usable. Without an answer within c.limit, or after an error of
+// the connection, the connection is closed.
 func (c *conn) call(service string, path dbus.ObjectPath, method string, results []any, args ...any) error {
 	answer, err := c.exchange(service, path, method, args)
 	if err != nil {

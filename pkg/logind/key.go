@@ -52,19 +52,19 @@ const giveUp = 10 * time.Minute
 //
 // For a new press, readKey announces a shutdown. The deadline is that of EC2 (PowerOffGrant), not of logind.
 func (s *Source) readKey(scheduled time.Time) {
-	var at time.Time
-	s.key.listening, at = s.opts.Key.Read()
+	var pressed time.Time
+	s.key.listening, pressed = s.opts.Key.Read()
 	switch {
-	case !scheduled.IsZero() && s.key.listening:
+	case !scheduled.IsZero() && s.key.listening: // A press is being answered already.
 		left := min(max(time.Until(scheduled), 0), PowerOffGrant) // bounded, as the wall clock may have been set since the press
-		at = time.Now().Add(left - PowerOffGrant)
+		pressed = time.Now().Add(left - PowerOffGrant)
 	case s.key.lock == nil:
-		at = time.Time{}
+		pressed = time.Time{}
 	}
-	if !at.IsZero() && !s.key.isAnswering() {
-		s.key.pressed = at
+	if !pressed.IsZero() && !s.key.isAnswering() {
+		s.key.pressed = pressed
 		s.drained.Store(false)
-		s.Stopping(max(time.Until(at.Add(within(PowerOffGrant))), 0))
+		s.Stopping(max(time.Until(pressed.Add(within(PowerOffGrant))), 0))
 	}
 }
 
@@ -107,7 +107,7 @@ func (s *Source) answer(ctx context.Context, c *conn, m manager) {
 	switch {
 	case !s.key.isAnswering():
 	case drained:
-		if c == nil || c.logind("PowerOff", nil, false) != nil { // logind does not answer, or refuses.
+		if c == nil || c.logind("PowerOff", nil, interactive) != nil { // logind does not answer, or refuses.
 			err = s.opts.Host.startPowerOff(ctx)
 		}
 	case c != nil && m.scheduled.IsZero():

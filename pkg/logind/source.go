@@ -113,7 +113,7 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) {
 		if ctx.Err() != nil {
 			return
 		}
-		if answered || s.key.lock != nil { // logind is coming back, and a press must not wait long.
+		if answered || s.key.lock != nil { // logind is coming back, or nth alone sees a press of the key.
 			pause = lookInterval
 		}
 		const taken = false
@@ -176,16 +176,16 @@ func (s *Source) look(ctx context.Context, c *conn, m manager) {
 	}
 	s.holdKey(c, m.powerKey)
 	s.answer(ctx, c, m)
-	if ctx.Err() != nil {
+	if ctx.Err() != nil { // The connection is closed, so that errors say nothing of logind.
 		return
 	}
-	s.report(anyTaken && refused == nil, m.delay, refused) // If logind refuses a lock, the next look tries again.
+	s.report(anyTaken, m.delay, refused) // If logind refuses a lock, the next look tries again.
 }
 
 // updateHold acts on the properties of logind, m, for one delay lock. If logind has announced the lock's event, updateHold announces the event to
 // the sink. Otherwise it delivers that nothing is announced, and takes the lock if that is not held. taken is true if it took the lock now.
 func (s *Source) updateHold(c *conn, h *hold, m manager) (taken bool, err error) {
-	s.mu.Lock()
+	s.mu.Lock() // It is not held during requests to logind, for which Release and Stopping must not wait.
 	announced, held := h.pending, h.lock != nil
 	s.mu.Unlock()
 	switch {
@@ -299,15 +299,15 @@ func (s *Source) deliver(h *hold) {
 	}
 }
 
-// report calls Options.Notice if nth has taken a lock, if the delay has changed, or if an outage begins or ends. err is why logind cannot be
-// reached or refuses a lock; nil if it works. A delay of 0 means that locks have no effect.
+// report calls Options.Notice if nth has taken all missing locks, if the delay has changed, or if an outage begins or ends. err is why logind cannot
+// be reached or refuses a lock; nil if it works. A delay of 0 means that locks have no effect.
 func (s *Source) report(taken bool, delay time.Duration, err error) {
 	if err != nil {
 		delay = outage
 	}
 	changed := s.delay != delay
 	s.delay = delay
-	if taken || changed {
+	if changed || taken && err == nil {
 		s.opts.Notice(delay, err)
 	}
 }

@@ -81,7 +81,7 @@ func (h Host) Reboot(ctx context.Context) error {
 		return err
 	}
 	defer c.close()
-	return c.logind("Reboot", nil, false)
+	return c.logind("Reboot", nil, interactive)
 }
 
 // startPowerOff makes systemd power off the machine, as logind does: systemd starts poweroff.target, and no later job can cancel that.

@@ -36,7 +36,7 @@ var actionReasons = map[string]string{
 // notice is a report about a transition. The webhook posts a notice that has an outcome. A notice that has an eventReason becomes an Event.
 type notice struct {
 	state.Transition
-	outcome     string // one of Outcomes; "" for no notice at the webhook
+	outcome     string // one of the constants in notify.go, or a state.Ending; "" for no notice at the webhook
 	eventReason string // the reason of the Event; "" for no Event. Transition.Reason says why nth takes the step.
 	text        string
 	// pods are the pods that the drain has evicted or deleted, or waits for, as "namespace/name". deleted has the pods that were deleted, each
@@ -123,7 +123,8 @@ func (b *builder) observe(t state.Transition) {
 		}
 		b.pods[t.Pod] = pod
 	case state.Done, state.Failed, state.RanOut, state.CalledBack, state.LeftAlone:
-		continues := t.Kind == state.Failed && t.Action != string(policy.Uncordon) // A cordon or drain that has failed is not over.
+		// A cordon or drain that has failed goes on. A failed uncordon is tried again, too, but what begins meanwhile is new work.
+		continues := t.Kind == state.Failed && t.Action != string(policy.Uncordon)
 		if !continues {
 			delete(b.events, t.Entry.Event.ID)
 		}
@@ -209,7 +210,8 @@ func counts(r *state.Result) string {
 	return fmt.Sprintf("%s evicted, %d deleted, %d exempt (such as DaemonSet pods)", text.Pods(r.Evicted), r.Deleted, r.Skipped)
 }
 
-// left lists the pods that were left when a drain ran out of time, each with what held it. Some were: "not known" if r has none, or is nil.
+// left lists the pods that were left when a drain ran out of time, each with what held it. There were some: if r has none, or is nil, it returns
+// "not known".
 func left(r *state.Result) string {
 	if r == nil || len(r.Left) == 0 {
 		return "not known"

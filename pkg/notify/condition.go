@@ -91,7 +91,7 @@ var phaseTexts = map[state.Phase]string{
 // and what operators do about it. It has no counts and no remaining time, so that it changes only when something happens.
 func describeEntry(e state.Entry, rules policy.Settings, brief bool) string {
 	var notes []string
-	cordonIsLifted := e.Released() && (e.Phase == state.Cordoned || e.Phase == state.Drained)
+	cordonIsLifted := e.Released() && (e.Phase == state.Cordoned || e.Phase == state.Drained) // The texts of these two phases would be wrong.
 	switch text := phaseTexts[e.Phase]; {
 	case e.LeftAlone: // rules.Describe below says so.
 	case cordonIsLifted:
@@ -152,7 +152,7 @@ func (n *KubernetesNode) updateNode(ctx context.Context, id Identity) (written b
 	if node != nil {
 		change = opts.changeOf(node, open)
 	}
-	// The watch may not show yet what an earlier listener of the same Node, or nth on it, has written.
+	// The watch may not show yet what an earlier listener of the same Node, or nth on it, has written. A wanted True is written all the same.
 	mayLag := n.version == "" && (!change.needed || change.condition.Status == corev1.ConditionFalse)
 	if node == nil || mayLag {
 		if node, err = id.Client.CoreV1().Nodes().Get(ctx, id.Node, metav1.GetOptions{}); err != nil {
@@ -218,8 +218,11 @@ func labelsFor(node *corev1.Node, open []state.Entry) (labels map[string]any, ch
 		labels[MaintenanceLabel] = strconv.FormatInt(max(open[i].Event.Deadline.Unix(), 0), 10)
 	}
 	for key, wanted := range labels {
-		existing, found := node.Labels[key]
-		change = change || found != (wanted != nil) || found && existing != wanted
+		var existing any // nil without the label
+		if value, found := node.Labels[key]; found {
+			existing = value
+		}
+		change = change || existing != wanted
 	}
 	return labels, change
 }

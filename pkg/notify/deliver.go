@@ -52,6 +52,7 @@ type message struct {
 	deliver func(ctx context.Context) error
 	// line names the line in which the message waits. Messages of one line are delivered one at a time, the oldest first.
 	line  string
+	what  string         // what is written, in words, for report
 	about DeliveryResult // what each result says of the message
 
 	// The queue sets these, with its mutex held.
@@ -62,7 +63,7 @@ type message struct {
 
 // queue delivers messages to one destination, in lines: a message that fails delays only later messages of its line.
 type queue struct {
-	report func(DeliveryResult)
+	report func(what string, r DeliveryResult)
 	lines  *workqueue.Typed[string] // the lines whose messages a worker is to try
 
 	mu       sync.Mutex // for the fields below
@@ -70,8 +71,8 @@ type queue struct {
 	stopping bool       // nth stops: each message is tried once more, and none is added
 }
 
-// newQueue returns an empty queue. report is called with the result of each attempt.
-func newQueue(report func(DeliveryResult)) *queue {
+// newQueue returns an empty queue. report is called with the result of each attempt, and with what its message writes.
+func newQueue(report func(what string, r DeliveryResult)) *queue {
 	return &queue{report: report, lines: workqueue.NewTyped[string]()}
 }
 
@@ -102,7 +103,7 @@ func (q *queue) add(m *message, delay time.Duration) {
 	if crowded {
 		lost := oldest.about
 		lost.Err, lost.Lost = errors.New("too many messages are waiting, so the oldest is dropped"), true
-		q.report(lost)
+		q.report(oldest.what, lost)
 	}
 }
 
@@ -172,16 +173,18 @@ func (q *queue) try(ctx context.Context, m *message) (finished bool) {
 	result.Err, result.Again = err, m.pause > 0
 	_, refused := errors.AsType[refusedError](err)
 	dropped := errors.Is(err, errNothing)
+	finished = true
 	switch {
-	case err == nil, dropped: // The message is finished, and not lost.
+	case err == nil, dropped: // The message is not lost.
 	case refused:
 		result.Lost = true
 	case q.stopping:
 		result.Err, result.Lost = errors.New("nth stopped before the delivery"), true
 	case time.Since(m.made) >= maxAge:
 		result.Err, result.Lost = fmt.Errorf("not delivered within a day; the last error: %w", err), true
+	default:
+		finished = false
 	}
-	finished = dropped || err == nil || result.Lost
 	if finished {
 		m.pause = 0
 	} else {
@@ -196,7 +199,7 @@ func (q *queue) try(ctx context.Context, m *message) (finished bool) {
 	}
 	q.mu.Unlock()
 	if !dropped {
-		q.report(result)
+		q.report(m.what, result)
 	}
 	return finished
 }

@@ -83,8 +83,7 @@ type Kubernetes struct {
 // NewKubernetes returns a Kubernetes that has not written anything yet.
 func NewKubernetes(opts KubernetesOptions) *Kubernetes {
 	k := &Kubernetes{opts: opts, failing: map[string]bool{}}
-	k.conditions = newQueue(func(r DeliveryResult) { k.report("the node's condition "+kube.Condition, r) })
-	k.events = newQueue(func(r DeliveryResult) { k.report(r.Event, r) })
+	k.conditions, k.events = newQueue(k.report), newQueue(k.report)
 	return k
 }
 
@@ -116,7 +115,7 @@ type KubernetesNode struct {
 // the listener.
 func (k *Kubernetes) Node(name string, identity func(context.Context) (Identity, error), entries func() []state.Entry) *KubernetesNode {
 	n := &KubernetesNode{kubernetes: k, name: name, identity: identity, entries: entries}
-	n.condition = &message{line: name, deliver: n.update}
+	n.condition = &message{line: name, what: "the node's condition " + kube.Condition, deliver: n.update}
 	n.queueUpdate(startupDelay)
 	return n
 }
@@ -128,7 +127,8 @@ func (n *KubernetesNode) OnTransition(t state.Transition) {
 		return // Brief has no Events about evictions, and the condition does not change.
 	}
 	built := n.builder.build(t)
-	ofEvent := t.Kind == state.Announced || t.Kind == state.Changed || t.Kind == state.ClosedWith // not of a step
+	// Steps are reported even if the rules ignore their event by now: something is done to the node.
+	ofEvent := t.Kind == state.Announced || t.Kind == state.Changed || t.Kind == state.ClosedWith
 	ignored := ofEvent && opts.Rules.Ignores(t.Entry)
 	redundant := opts.Brief && built.eventReason == reasonDraining // The Event of the announcement has the plan already.
 	if opts.Events && built.eventReason != "" && !redundant && !ignored {
@@ -148,7 +148,7 @@ func (n *KubernetesNode) write(ctx context.Context, do func(context.Context, Ide
 	entering, stop := context.WithTimeout(ctx, longestWait)
 	leave, err := n.kubernetes.opts.Gate.Enter(entering, kube.Last)
 	stop()
-	if err == nil { // Otherwise the drains leave no place, and their reports must not wait for their ends.
+	if err == nil { // Otherwise the request goes without a place: reports of drains must not wait until drains end.
 		defer leave()
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
@@ -173,7 +173,7 @@ func deliveryError(err error) error {
 	return err
 }
 
-// report takes the result of each attempt to write something. what says in words what that is. report calls KubernetesOptions.Trouble with the
+// report takes the result of each attempt to write something: what, in words. report calls KubernetesOptions.Trouble with the
 // first of several failures in a row. It passes over errNoIdentity, which pkg/identity reports.
 func (k *Kubernetes) report(what string, r DeliveryResult) {
 	if errors.Is(r.Err, errNoIdentity) {
@@ -204,8 +204,7 @@ func (n *KubernetesNode) eventMessage(about notice) *message {
 		what = text.Visible("Events about pods in "+namespace, text.Line)
 	}
 	var object *corev1.Event // the same for all attempts; nil before the first, as the identity may not be known yet
-	// report gets what as DeliveryResult.Event.
-	return &message{line: n.name + "/" + namespace, about: DeliveryResult{Event: what}, deliver: func(ctx context.Context) error {
+	return &message{line: n.name + "/" + namespace, what: what, deliver: func(ctx context.Context) error {
 		return n.write(ctx, func(ctx context.Context, id Identity) error {
 			if object == nil {
 				object = n.kubernetes.newEvent(about, id.Node)
@@ -220,7 +219,7 @@ func (n *KubernetesNode) eventMessage(about notice) *message {
 func (k *Kubernetes) newEvent(n notice, node string) *corev1.Event {
 	e := &corev1.Event{
 		Type: corev1.EventTypeNormal, Reason: n.eventReason, Count: 1,
-		FirstTimestamp: metav1.NewTime(n.At.Round(0)), LastTimestamp: metav1.NewTime(n.At.Round(0)),
+		FirstTimestamp: metav1.NewTime(n.At), LastTimestamp: metav1.NewTime(n.At),
 		Source:              corev1.EventSource{Component: k.opts.Source, Host: node},
 		ReportingController: k.opts.Source, ReportingInstance: node,
 	}

@@ -35,7 +35,7 @@ type Webhook struct {
 
 // NewWebhook returns a Webhook that has not posted anything yet.
 func NewWebhook(opts WebhookOptions) *Webhook {
-	return &Webhook{opts: opts, queue: newQueue(opts.Reported)}
+	return &Webhook{opts: opts, queue: newQueue(func(_ string, r DeliveryResult) { opts.Reported(r) })}
 }
 
 // Run posts notices until ctx ends. Then it tries each notice that is left once more, for flushTimeout at most. Call it once.
