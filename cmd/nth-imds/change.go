@@ -91,7 +91,8 @@ func triggerCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "trigger KIND [WHAT]", Short: "announce something", Long: long, Args: cobra.RangeArgs(1, 2)}
 	in := cmd.Flags().Duration("in", 2*time.Minute, "how long after the notice EC2 acts")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return post(cmd, change{Kind: args[0], Value: strings.Join(args[1:], ""), In: *in})
+		what := strings.Join(args[1:], "") // one argument, or none
+		return post(cmd, change{Kind: args[0], Value: what, In: *in})
 	}
 	return cmd
 }

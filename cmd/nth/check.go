@@ -161,7 +161,8 @@ func (c *check) cluster(ctx context.Context) identity.Identity {
 		return id
 	}
 	c.eviction(ctx, node, f)
-	c.OK("forecast", "%s", describeForecast(f, fmt.Sprintf("of the %.0f s of a spot notice", daemon.SpotNotice.Seconds())))
+	const isSpotNotice = true
+	c.OK("forecast", "%s", describeForecast(f, daemon.SpotNotice, isSpotNotice))
 	for _, pod := range f.Cut() {
 		c.Warn("forecast", "%s has a grace period of %.0f s, and would get %.0f s of it", pod.Pod, pod.Grace.Seconds(), pod.Gets.Seconds())
 	}
@@ -185,12 +186,16 @@ func (c *check) eviction(ctx context.Context, node *drain.Node, f evict.Forecast
 	}
 }
 
-// describeForecast says how long a drain would take. available describes the time that a drain has, as in "of the 120 s of a spot notice".
-func describeForecast(f evict.Forecast, available string) string {
+// describeForecast says how long a drain would take. left is the time that it has; isSpotNotice says that this is all of a spot notice.
+func describeForecast(f evict.Forecast, left time.Duration, isSpotNotice bool) string {
 	if len(f.Pods) == 0 {
 		return "a drain takes no time: there are no pods to evict"
 	}
-	return fmt.Sprintf("a drain of %s takes up to %.0f s %s, if no disruption budget blocks it", text.Pods(len(f.Pods)), f.Needs.Seconds(), available)
+	available := fmt.Sprintf("%.0f s", left.Seconds())
+	if isSpotNotice {
+		available = "the " + available + " of a spot notice"
+	}
+	return fmt.Sprintf("a drain of %s takes up to %.0f s of %s, if no disruption budget blocks it", text.Pods(len(f.Pods)), f.Needs.Seconds(), available)
 }
 
 // shutdown checks for how long logind lets a shutdown be delayed, how long the kubelet delays it, and which process handles the power button.
@@ -209,19 +214,19 @@ func (c *check) shutdown(ctx context.Context) {
 	default:
 		c.OK("shutdown", "logind allows a delay of up to %s", delay)
 	}
-	kubelets, kubeletErr := identity.ReadGracefulShutdown(c.cfg.HostRoot)
+	graceful, gracefulErr := identity.ReadGracefulShutdown(c.cfg.HostRoot)
 	switch {
-	case kubeletErr != nil:
-		c.Warn("shutdown", "%s", kubeletErr)
-	case kubelets.Period == 0:
+	case gracefulErr != nil:
+		c.Warn("shutdown", "%s", gracefulErr)
+	case graceful.Period == 0:
 		c.OK("shutdown", "the kubelet does not delay it")
-	case err == nil && delay < kubelets.Period:
-		c.Warn("shutdown", "the kubelet wants to hold it for %s, and logind grants %s: raise InhibitDelayMaxSec= in logind.conf", kubelets.Period, delay)
+	case err == nil && delay < graceful.Period:
+		c.Warn("shutdown", "the kubelet wants to hold it for %s, and logind grants %s: raise InhibitDelayMaxSec= in logind.conf", graceful.Period, delay)
 	default:
-		c.OK("shutdown", "the kubelet holds it for %s as well; %s", kubelets.Period, kubeletsPart(kubelets))
+		c.OK("shutdown", "the kubelet holds it for %s as well; %s", graceful.Period, kubeletsPart(graceful))
 	}
 	if err == nil {
-		c.powerKey(inhibit, kubelets.Period > 0)
+		c.powerKey(inhibit, graceful.Period > 0)
 	}
 }
 
@@ -232,7 +237,7 @@ func (c *check) powerKey(of logind.Settings, kubeletDelays bool) {
 	nth := slices.IndexFunc(holders, func(i logind.Inhibitor) bool { return i.Who == "nth" })
 	other := slices.IndexFunc(holders, func(i logind.Inhibitor) bool { return i.Who != "nth" })
 	leftToLogind := c.OK                       // how it is reported that logind handles the button
-	if kubeletDelays || wantsPowerKey(c.cfg) { // logind announces the shutdown to the kubelet, too, which ends the pods while nth drains.
+	if kubeletDelays || wantsPowerKey(c.cfg) { // The kubelet ends the pods while nth drains, or nth should have the button and has not.
 		leftToLogind = c.Warn
 	}
 	switch {
@@ -287,8 +292,7 @@ func daemonFaults(s state.Status, found identity.Identity) []string {
 		faults = append(faults, fmt.Sprintf("it acts for node %s, and the credential in %s is of node %s: systemctl restart nth", s.Node, found.Source, found.Node))
 	}
 	for _, d := range s.Documents {
-		isPolled := slices.Contains(event.PolledKinds(), d.Kind) // The others are not from the metadata service.
-		if isPolled && d.Trouble != "" && s.Updated.Sub(d.Since) > longestOutage {
+		if d.Trouble != "" && s.Updated.Sub(d.Since) > longestOutage {
 			faults = append(faults, fmt.Sprintf("it has been unable to look for %s since %s: %s", d.Kind, d.Since.UTC().Format("15:04:05 UTC"), d.Trouble))
 		}
 	}

@@ -81,8 +81,8 @@ func (h hostInfo) planDrain(ctx context.Context, path string, limit time.Duratio
 		return err
 	}
 	fmt.Fprintln(out, wrap(fmt.Sprintf("This is what \"nth drain\" would do to node %s. Nothing is changed.", id.Node), 0))
-	const deletes = false // "nth drain" has a soft deadline, for which no pod is deleted.
-	return listPods(ctx, cfg, id, limit, deletes, fmt.Sprintf("of %.0f s", limit.Seconds()), out)
+	const isSpotNotice = false
+	return listPods(ctx, cfg, id, limit, isSpotNotice, out)
 }
 
 // manualDrain is a run of "nth drain". It prints each sentence of the service's status, with the time since the start. It needs no settings: those
@@ -172,13 +172,13 @@ func (d *manualDrain) follow(ctx context.Context, afterwards string, done func(s
 				return err
 			}
 		}
-		switch {
-		case loop.Await(ctx, nil, statusPoll):
-		case why != "":
-			return fmt.Errorf("%w: %w", context.Cause(ctx), notRunning(why))
-		default:
-			return fmt.Errorf("%w: %s; %s", context.Cause(ctx), d.sentence, afterwards)
+		if loop.Await(ctx, nil, statusPoll) {
+			continue
 		}
+		if why != "" {
+			return fmt.Errorf("%w: %w", context.Cause(ctx), notRunning(why))
+		}
+		return fmt.Errorf("%w: %s; %s", context.Cause(ctx), d.sentence, afterwards)
 	}
 }
 

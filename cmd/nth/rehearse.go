@@ -101,8 +101,8 @@ func (h hostInfo) rehearse(ctx context.Context, l config.Loaded[config.Config], 
 		fmt.Fprintln(out, "\nThe service would only log this: dry_run is true.")
 	}
 	if isReal {
-		const deletes = true // EC2 takes the machine at the deadline, so nth deletes pods before.
-		return listPods(ctx, cfg, id, notice, deletes, fmt.Sprintf("of the %.0f s of a spot notice", notice.Seconds()), out)
+		const isSpotNotice = true
+		return listPods(ctx, cfg, id, notice, isSpotNotice, out)
 	}
 	return simulate(ctx, cfg, notice, &timeline{out: out})
 }
@@ -111,9 +111,8 @@ func (h hostInfo) rehearse(ctx context.Context, l config.Loaded[config.Config], 
 const identityLimit = 15 * time.Second
 
 // listPods prints a table of the pods that a drain would evict from a real node, and how long the drain would take. left is the time for the
-// drain, and available describes it, as in "of the 120 s of a spot notice". deletes says that pods which a budget still holds are deleted in
-// the end.
-func listPods(ctx context.Context, cfg config.Config, id identity.Identity, left time.Duration, deletes bool, available string, out io.Writer) error {
+// drain. isSpotNotice says that EC2 takes the machine then, so that pods which a budget still holds are deleted before.
+func listPods(ctx context.Context, cfg config.Config, id identity.Identity, left time.Duration, isSpotNotice bool, out io.Writer) error {
 	node := drain.New(id.Client, id.Node, drainOptions(cfg))
 	if optedOut, err := node.OptedOut(ctx); err != nil {
 		return err
@@ -151,17 +150,17 @@ func listPods(ctx context.Context, cfg config.Config, id identity.Identity, left
 		owner := text.Visible(cmp.Or(pod.Owner, "none"), text.Line)
 		fmt.Fprintf(table, "%s %s\t%s\t%s\t%s\t%s\n", mark, pod.Pod, owner, grace, text.Visible(budget, text.Line), emptyDir)
 	}
-	_ = table.Flush() // Standard output that is closed fails as it does elsewhere.
+	_ = table.Flush() // An error is that of standard output, which is ignored elsewhere, too.
 	if len(f.Pods) > 0 {
 		fmt.Fprintln(out)
 	}
 	switch {
-	case stuck && deletes:
+	case stuck && isSpotNotice:
 		fmt.Fprintln(out, wrap("A budget refuses an eviction now. nth deletes a pod that it still holds when only the pod's grace period is left.", 0))
 	case stuck:
 		fmt.Fprintln(out, wrap("A budget refuses an eviction now. Pods that it holds stay: nth drain deletes no pod.", 0))
 	}
-	fmt.Fprintln(out, wrap("By the grace periods, "+describeForecast(f, available)+".", 0))
+	fmt.Fprintln(out, wrap("By the grace periods, "+describeForecast(f, left, isSpotNotice)+".", 0))
 	return nil
 }
 

@@ -43,7 +43,8 @@ type shutdown struct {
 	keys   powerkey.Keys  // reads nothing if nth does not handle the power button
 	// drainsAtStop: the settings do not ignore shutdowns. So when the whole system stops, the daemon runs until the node is drained.
 	drainsAtStop bool
-	seesKey      bool          // nth may handle the power button: it is in no container, which does not see the button's devices
+	seesKey      bool          // drainsAtStop, and nth is in no container, which does not see the devices of the power button
+	answersKey   bool          // seesKey, and the settings ask nth to handle the power button
 	stopLimit    time.Duration // the longest drain in nth's own stop job
 	log          *logrus.Entry
 
@@ -62,6 +63,7 @@ func newShutdown(cfg config.Config, stopLimit time.Duration, bootID string, log 
 	}
 	s.drainsAtStop = slices.Contains(kinds, event.Shutdown)
 	s.seesKey = cfg.HostRoot == "" && s.drainsAtStop
+	s.answersKey = s.seesKey && wantsPowerKey(cfg)
 	s.source = logind.New(logind.Options{
 		Host:   logind.Host(cfg.HostRoot),
 		BootID: bootID,
@@ -77,7 +79,7 @@ func newShutdown(cfg config.Config, stopLimit time.Duration, bootID string, log 
 				s.startLog().Infof("logind delays a shutdown, such as a reboot, by up to %s for the drain (InhibitDelayMaxSec)", delay)
 			}
 		},
-		Key: logind.KeyOptions{Read: func() (bool, time.Time) { return s.readKey(cfg) }, Held: s.reportPowerKey, Trouble: s.cannotPowerOff},
+		Key: logind.KeyOptions{Read: s.readKey, Held: s.reportPowerKey, Trouble: s.cannotPowerOff},
 	})
 	return s
 }
@@ -93,10 +95,9 @@ func wantsPowerKey(cfg config.Config) bool {
 	return policy.Action(c.Action) == policy.Drain && c.PowerKey == "nth" && !cfg.DryRun
 }
 
-// readKey reads the power button, and logs a press. By the settings, it may leave the button to logind. The source calls it: see
-// logind.KeyOptions.Read.
-func (s *shutdown) readKey(cfg config.Config) (listening bool, pressed time.Time) {
-	if !s.seesKey || !wantsPowerKey(cfg) {
+// readKey reads the power button, and logs a press. It implements logind.KeyOptions.Read.
+func (s *shutdown) readKey() (listening bool, pressed time.Time) {
+	if !s.answersKey {
 		return false, time.Time{}
 	}
 	listening, pressed = s.keys.Read()
@@ -121,9 +122,9 @@ func (s *shutdown) reportPowerKey(held bool, why string) {
 		level, then = logrus.WarnLevel, fmt.Sprintf("nth may not finish the drain, because nth cannot take the button over from logind: %s; retrying", why)
 	}
 	s.startLog().Logf(level, "if EC2 stops this instance by its power button, %s", then)
-	kubelets, err := identity.ReadGracefulShutdown("")
-	if err == nil && kubelets.Period > 0 {
-		s.startLog().Info(kubeletsPart(kubelets))
+	graceful, err := identity.ReadGracefulShutdown("")
+	if err == nil && graceful.Period > 0 {
+		s.startLog().Info(kubeletsPart(graceful))
 	}
 }
 

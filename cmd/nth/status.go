@@ -50,7 +50,7 @@ func newStatusReporter(file *record.StatusFile, meter *metrics.Metrics, degraded
 	return b
 }
 
-// Show implements agent.StatusWriter: it completes the agent's status, and passes it on. A document that is off is not shown as polled.
+// Show implements agent.StatusWriter: it completes the agent's status, and passes it on.
 func (b *statusReporter) Show(s state.Status) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -62,10 +62,6 @@ func (b *statusReporter) Show(s state.Status) {
 	for _, what := range slices.Sorted(maps.Keys(b.off)) {
 		s.Off = append(s.Off, state.OffStatus{What: what, Why: b.off[what]})
 	}
-	// The agent compares its documents with those of the next status, so they are cloned.
-	s.Documents = slices.DeleteFunc(slices.Clone(s.Documents), func(d state.DocumentStatus) bool {
-		return !d.Kind.Local() && b.off[string(d.Kind)] != ""
-	})
 	b.watching = isWatching(s)
 	b.meter.Show(s)
 	if !b.cfg.DryRun || record.Holder(b.cfg.RuntimeDirectory) == 0 { // A dry run writes the file only while no service runs.

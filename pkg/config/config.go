@@ -151,8 +151,7 @@ func Encode[C any, P Pointer[C]](w io.Writer, cfg C) error {
 		}
 		for _, s := range t.Settings {
 			shown := s.value.show()
-			isEmpty := shown == `""` || shown == "{}"
-			if s.value.secret && !isEmpty {
+			if s.value.secret && shown != `""` {
 				fmt.Fprintf(b, "# %s is set, and not shown.\n", s.Name)
 				continue
 			}

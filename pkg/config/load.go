@@ -157,7 +157,7 @@ func (d *decoder) store(table string, entries map[string]toml.Primitive) {
 			d.add(key, entry, d.unknown(table, name))
 		case setting == nil: // The entry is a table.
 			var below map[string]toml.Primitive
-			if err := d.meta.PrimitiveDecode(entry, &below); err != nil || below == nil {
+			if err := d.meta.PrimitiveDecode(entry, &below); err != nil || below == nil { // nil: the entry is no table, which is no error.
 				d.add(key, entry, key+": must be a table: ["+key+"]")
 				continue
 			}

@@ -138,7 +138,6 @@ func (f factory) constants(opts Options, healthy func() error) {
 func (s *series) initialize(kinds []event.Kind) {
 	for _, kind := range kinds {
 		s.events.WithLabelValues(string(kind))
-		s.pending.WithLabelValues(string(kind))
 	}
 	for _, outcome := range []string{delivered, lost} {
 		s.notices.WithLabelValues(outcome)

@@ -21,7 +21,7 @@ func (m *Metrics) Show(status state.Status) {
 // showNode exports whether the node is being drained, how many evictions are being refused, and whether the kubelet's credential works.
 func (m *Metrics) showNode(status state.Status) {
 	step := status.Step
-	if step == nil { // Nothing is being done, so all gauges are 0.
+	if step == nil { // Nothing is being done, so both gauges are 0.
 		step = &state.StepStatus{}
 	}
 	m.series.draining.Set(oneIf(step.Action == draining))

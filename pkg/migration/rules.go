@@ -101,13 +101,13 @@ func parseBool(value string) (bool, error) {
 }
 
 // either returns the conversion of a boolean to one of two texts of TOML.
-func either(whenTrue, whenFalse string) conversion {
+func either(ifTrue, ifFalse string) conversion {
 	return func(_ settings, value string) (string, error) {
 		on, err := parseBool(value)
 		if on {
-			return whenTrue, err
+			return ifTrue, err
 		}
-		return whenFalse, err
+		return ifFalse, err
 	}
 }
 
@@ -206,8 +206,8 @@ func headers(_ settings, value string) (string, error) {
 	return `"/etc/nth/webhook-headers"`, nil
 }
 
-// managedTag returns, in TOML, the tag of the instances that the handler handles. It returns "" if the tag is not in the manifest: the handler's
-// default would be another tag.
+// managedTag returns, in TOML, the tag of the instances that the handler handles. It returns "" if the manifest sets the tag to a value
+// that is elsewhere: the handler's default would be another tag.
 func managedTag(s settings) string {
 	if s["MANAGED_TAG"].elsewhere || s["MANAGED_ASG_TAG"].elsewhere {
 		return ""
@@ -215,7 +215,8 @@ func managedTag(s settings) string {
 	return quote(cmp.Or(s.text("MANAGED_TAG"), s.text("MANAGED_ASG_TAG"), "aws-node-termination-handler/managed"))
 }
 
-// quote writes a string as TOML, in single quotes if that saves escapes, and else as JSON: JSON's escapes are valid in TOML.
+// quote writes a string as TOML, in single quotes if that saves escapes, as it does for a template of JSON. Else it writes JSON, whose escapes are
+// valid in TOML.
 func quote(text string) string {
 	// In single quotes, nothing can be escaped.
 	needsEscapes := strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\'' })

@@ -25,6 +25,8 @@ const (
 const (
 	// answerLimit is how long one request may take, including the one for credentials.
 	answerLimit = 4 * time.Second
+	// findLimit is how long service.find may take.
+	findLimit = 2 * answerLimit
 	// mostGroups is how many target groups a VPC may have with All. Each look sends a request for each group, and all nodes share one rate limit.
 	mostGroups = 100
 )
@@ -80,7 +82,7 @@ type service struct {
 // find makes the client for Elastic Load Balancing, and the list of target groups: those that Options name or, with All, those of the VPC. It asks the
 // metadata service for the instance's ID, region and credentials.
 func (s *service) find(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*answerLimit)
+	ctx, cancel := context.WithTimeout(ctx, findLimit)
 	defer cancel()
 	instance, cfg, err := role.Own(ctx, s.opts.Metadata, s.opts.AWS)
 	if err != nil {
@@ -116,7 +118,7 @@ func (s *service) inVPC(ctx context.Context, sdk *elasticloadbalancingv2.Client)
 	for pages := elasticloadbalancingv2.NewDescribeTargetGroupsPaginator(sdk, &elasticloadbalancingv2.DescribeTargetGroupsInput{}); pages.HasMorePages(); {
 		page, err := pages.NextPage(ctx)
 		if err != nil {
-			return nil, role.Explain(describeGroups, 2*answerLimit, err)
+			return nil, role.Explain(describeGroups, findLimit, err)
 		}
 		for _, g := range page.TargetGroups {
 			isInVPC := vpc == "" || aws.ToString(g.VpcId) == vpc

@@ -90,16 +90,14 @@ func (t *Targets) Wait(ctx context.Context, node wait.Node, report func(left str
 	}
 }
 
-// judge says by the last look what is still to be waited for. left names the machine's states, such as
-// "the machine is still in target group tg/web (draining)"; "" if the machine is in no group. stuck says why waiting is of no use: no target drains yet, and no controller will begin. That is so if the Node is not
-// labeled, or if isLate says that the time for a controller is over.
+// judge says by the last look, which succeeded, what is still to be waited for. left names the machine's states, such as "the machine is still in
+// target group tg/web (draining)"; "" if the machine is in no group. stuck says why waiting is of no use: no target drains yet, and no controller
+// will begin. That is so if the Node is not labeled, or if isLate says that the time for a controller is over.
 func (s *service) judge(labeled, isLate bool) (left string, stuck error) {
 	var parts []string
 	draining := false
 	for _, g := range s.open {
-		if len(g.states) > 0 {
-			parts = append(parts, fmt.Sprintf("target group %s (%s)", name(g.arn), join(g.states)))
-		}
+		parts = append(parts, fmt.Sprintf("target group %s (%s)", name(g.arn), join(g.states)))
 		draining = draining || slices.Contains(g.states, types.TargetHealthStateEnumDraining)
 	}
 	if len(parts) > 0 {

@@ -30,10 +30,12 @@ var (
 	// A PEM block, whose end or beginning may be cut off.
 	pemBlock = lazily(`(?s)-----BEGIN .*?(-----END [A-Z0-9 ]*-----|\z)`)
 	pemEnd   = lazily(`(?s)\A.*-----END [A-Z0-9 ]*-----`)
-	// The user and password of a URL: userinfo with a scheme before them, schemeless without one.
+	// The user and password of a URL: userinfo with a scheme before them, schemeless without one. The second half of userinfo is for a
+	// password with blanks.
 	userinfo   = lazily(`(://)(?:[^\s"']*|[^\s"'/@:]*:[^"'@]*)@`)
 	schemeless = lazily(`(^|[\s"'(=])[^\s"'/@:]+:[^\s/@][^\s@]*@`)
-	// The value of something with the name of a secret, or after a flag with such a name.
+	// The value of something with the name of a secret, or after a flag with such a name. Before ":", the name is not in a path; before "=",
+	// it may be the end of anything. "|" and ">" begin a text of several lines in YAML.
 	named = lazily(`(?i)((?:(?:^|[^\w/-])[\w-]*` + secretive + `[\w-]*\\*["']?\s*:|` + secretive + `[\w-]*\\*["']?\s*=>?)\s*(?:[|>]-?\s+)?)` + value)
 	flag  = lazily(`(?i)((?:^|[\s"'(\[,])--?[\w-]*` + secretive + `[\w-]*(?:["',]*\s+|["'],))` + value)
 	// The path of a webhook's URL.

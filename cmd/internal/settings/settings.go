@@ -96,9 +96,10 @@ func (p Program[C, P]) ConfigFlag(cmd *cobra.Command) *string {
 	path := new(string)
 	usage := fmt.Sprintf("read this file, with its drop-ins, instead of %s", p.File)
 	cmd.Flags().Func("config", usage, func(value string) error {
-		if *path = value; value == "" {
+		if value == "" {
 			return errors.New("must name a file")
 		}
+		*path = value
 		return nil
 	})
 	_ = cmd.MarkFlagFilename("config", "toml") // An error would mean that the flag is not defined.
