@@ -162,10 +162,7 @@ func quoteDuration(d time.Duration) string {
 
 // quote writes a string in TOML, whose escapes differ from Go's.
 func quote(s string) string {
-	line, err := toml.Marshal(map[string]string{"v": s})
-	if err != nil {
-		return strconv.Quote(s) // This does not happen: a map of strings can always be encoded.
-	}
+	line, _ := toml.Marshal(map[string]string{"v": s}) // A map of strings can always be encoded.
 	return strings.TrimSpace(strings.TrimPrefix(string(line), "v = "))
 }
 

@@ -64,13 +64,9 @@ func (m *Metrics) Polled(document, result string) {
 	m.series.imdsRequests.WithLabelValues(document, result).Inc()
 }
 
-// HookRequests creates the counters of HookRequested for these actions and results, at 0. So Prometheus sees the first request as an increase.
-func (m *Metrics) HookRequests(actions, results []string) {
-	for _, action := range actions {
-		for _, result := range results {
-			m.series.hookRequests.WithLabelValues(action, result)
-		}
-	}
+// HookRequests creates the counter of HookRequested for an action and a result, at 0. So Prometheus sees the first request as an increase.
+func (m *Metrics) HookRequests(action, result string) {
+	m.series.hookRequests.WithLabelValues(action, result)
 }
 
 // HookRequested counts a request about a waiting lifecycle hook, by its action and result.

@@ -191,7 +191,7 @@ func (o *KubernetesOptions) changeOf(node *corev1.Node, open []state.Entry) chan
 		c.metadata["labels"], c.needed = labelsFor(node, open)
 	}
 	if existing.Type != "" {
-		c.needed = c.needed || !sameContent(existing, *wanted)
+		c.needed = c.needed || existing.Status != wanted.Status || existing.Reason != wanted.Reason || existing.Message != wanted.Message
 	} else if wanted.Status == corev1.ConditionTrue { // A Node without a condition gets none before something is announced, unless there are heartbeats.
 		c.needed = true
 	}
@@ -257,11 +257,6 @@ func (id Identity) patch(ctx context.Context, c change) (version string, err err
 		return "", err
 	}
 	return node.ResourceVersion, nil
-}
-
-// sameContent reports whether two conditions are equal but for their times.
-func sameContent(a, b corev1.NodeCondition) bool {
-	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }
 
 // findCondition returns the Node's condition of the type kube.Condition; the zero value if the Node has none.

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -208,11 +209,7 @@ func explain(action string, timeout time.Duration, err error) error {
 
 // Refused reports whether a service has answered that a policy does not allow the request. Services have several codes for that.
 func Refused(err error) bool {
-	switch Code(err) {
-	case "AccessDenied", "UnauthorizedOperation", "UnauthorizedAccess", "NotAuthorized", "Unauthorized":
-		return true
-	}
-	return false
+	return slices.Contains([]string{"AccessDenied", "UnauthorizedOperation", "UnauthorizedAccess", "NotAuthorized", "Unauthorized"}, Code(err))
 }
 
 // Throttled reports whether a service has answered that there are too many requests.

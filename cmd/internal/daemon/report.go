@@ -81,17 +81,12 @@ func NewMetrics(cfg *config.Common, log *logrus.Entry, options metrics.Options) 
 		log.WithField(systemd.FieldMessageID, systemd.MetricsTrouble).Warnf("cannot export metrics: %s; retrying; drains are not affected", err)
 	}
 	m := metrics.New(options)
-	m.HookRequests(texts(asg.Requests()), texts(asg.Answers()))
-	return m
-}
-
-// texts converts values of a string type to strings.
-func texts[T ~string](values []T) []string {
-	converted := make([]string, len(values))
-	for i, value := range values {
-		converted[i] = string(value)
+	for _, request := range asg.Requests() {
+		for _, answer := range asg.Answers() {
+			m.HookRequests(string(request), string(answer))
+		}
 	}
-	return converted
+	return m
 }
 
 // CountHooks returns a function that counts requests about lifecycle hooks in the metrics. It is for the option Requested of pkg/asg.
