@@ -123,7 +123,7 @@ func (b *builder) observe(t state.Transition) {
 		}
 		b.pods[t.Pod] = pod
 	case state.Done, state.Failed, state.RanOut, state.CalledBack, state.LeftAlone:
-		// A cordon or drain that has failed goes on. A failed uncordon is tried again, too, but what begins meanwhile is new work.
+		// A cordon or drain that has failed is not over. A failed uncordon is tried again, too, but what begins meanwhile is new work.
 		continues := t.Kind == state.Failed && t.Action != string(policy.Uncordon)
 		if !continues {
 			delete(b.events, t.Entry.Event.ID)
