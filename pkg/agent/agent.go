@@ -506,7 +506,7 @@ func (a *Agent) handleIdentity(node string, err error) {
 	a.noCredential = err
 	if err != nil {
 		if before == nil || !kube.EqualIgnoringDigits(before.Error(), err.Error()) {
-			a.logger(systemd.IdentityWaiting, state.Entry{}).Warnf("cannot drain the node without the kubelet's credential: %s; retrying", err)
+			a.logger(systemd.IdentityWaiting, state.Entry{}).Warnf("cannot drain the node until the kubelet's credential is confirmed: %s; retrying", err)
 		}
 		return
 	}

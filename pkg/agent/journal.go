@@ -53,28 +53,28 @@ var messages = map[state.TransitionKind][]message{
 	state.CalledBack: {info(systemd.EventWithdrawn, "the plan for {kind} has changed: its unfinished {action} is stopped; now: {plan}")},
 	state.Done:       {warn(systemd.Drained, "{drained}").when(actionIs(policy.Drain))},
 	state.RanOut: {
-		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}; someone uncordoned the node, so what is left stays").when(func(t state.Transition) bool { return t.Entry.Released() }),
-		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}; retrying while the machine runs"),
+		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}; someone uncordoned the node, so the rest stays").when(func(t state.Transition) bool { return t.Entry.Released() }),
+		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}; nth continues while the machine runs"),
 	},
 	state.Failed: {failure(systemd.CordonFailed, "{error}; retrying")}, // The error says that it was cordoning or uncordoning.
 	state.LeftAlone: {
-		warn(systemd.DrainLeft, "annotation "+drain.ActionAnnotation+" forbids evictions; no pods are evicted for {kind} until the annotation is removed"),
+		warn(systemd.DrainLeft, "the Node's annotation "+drain.ActionAnnotation+" forbids evictions; no pods are evicted for {kind} until the annotation is removed"),
 	},
 
 	state.NodeCordoned: {warn(systemd.Cordoned, "{would}cordoned the node{took}").when(isOfNode)},
 	state.CordonFound:  {info(systemd.CordonForeign, "the node was already cordoned by someone else; that cordon will not be lifted").when(isOfNode)},
 	state.NodeUncordoned: {
-		info(systemd.CordonLifted, "someone uncordoned the node during the drain; nth still evicts the pods from before that, but no newer ones").when(actionIs(policy.Drain)),
-		info(systemd.CordonLifted, "someone uncordoned the node; for this event, the node will not be cordoned again, except after a reboot"),
+		info(systemd.CordonLifted, "someone uncordoned the node during the drain; nth still evicts the pods that were on the node before that, but no newer ones").when(actionIs(policy.Drain)),
+		info(systemd.CordonLifted, "someone uncordoned the node; for this event, the node will not be cordoned again unless the machine reboots"),
 	},
 	state.NodeOptedOut: {
-		warn(systemd.DrainLeft, "annotation "+drain.ActionAnnotation+" forbids cordoning; the node is neither cordoned nor drained until the annotation is removed"),
+		warn(systemd.DrainLeft, "the Node's annotation "+drain.ActionAnnotation+" forbids cordoning; the node is neither cordoned nor drained until the annotation is removed"),
 	},
 	state.NodeMissing:      {info(systemd.DrainStarted, "the Node does not exist: {detail}; a Node that the kubelet registers later will be cordoned")},
 	state.NodeExcluded:     {info(systemd.Cordoned, "added the label "+drain.ExcludeLabel+" to the node, so that load balancers deregister it")},
 	state.NodeCordonFailed: {warn(systemd.CordonFailed, "{detail}; retrying")},
 	state.EvictionsDelayed: {info(systemd.DrainStarted, "evictions begin in {detail}, so that load balancers can deregister the node first")},
-	state.ScriptsFailed:    {warn(systemd.DrainStarted, "no longer waiting for nth-before-drain.target: {detail}; the drain continues")},
+	state.ScriptsFailed:    {warn(systemd.DrainStarted, "the drain continues without nth-before-drain.target: {detail}")},
 	state.TargetsLeft:      {info(systemd.DrainStarted, "waiting for load balancers to deregister the node: {detail}")},
 	state.TargetsOut: {
 		warn(systemd.DrainStarted, "no longer waiting for load balancers, which may still send requests to the node: {detail}").when(hasDetail),
@@ -214,7 +214,7 @@ func (a *Agent) drained(t state.Transition) string {
 func incomplete(t state.Transition) string {
 	r := t.Entry.Result
 	if r == nil { // No guard has worked for the event.
-		return "nth could not begin before the deadline, so no pod was evicted"
+		return "the deadline passed before nth could begin, so no pod was evicted"
 	}
 	left := slices.Clone(r.Left)
 	for i, pod := range left {

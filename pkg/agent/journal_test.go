@@ -40,7 +40,7 @@ func TestJournal_WhatAGuardReports(t *testing.T) {
 		"pods cannot be listed": {node(state.PodRefused, "the pods cannot be listed"), systemd.PodHeld, []string{"warning: the pods cannot be listed; retrying"}},
 		"evictions are delayed": {node(state.EvictionsDelayed, "30s"), systemd.DrainStarted, []string{begun, "info: evictions begin in 30s, so that load balancers can deregister the node first"}},
 		"there is no Node":      {node(state.NodeMissing, "it was deleted"), systemd.DrainStarted, []string{begun, "info: the Node does not exist: it was deleted; a Node that the kubelet registers later will be cordoned"}},
-		"scripts fail":          {node(state.ScriptsFailed, "failed: save.service"), systemd.DrainStarted, []string{begun, "warning: no longer waiting for nth-before-drain.target: failed: save.service; the drain continues"}},
+		"scripts fail":          {node(state.ScriptsFailed, "failed: save.service"), systemd.DrainStarted, []string{begun, "warning: the drain continues without nth-before-drain.target: failed: save.service"}},
 		"targets are left":      {node(state.TargetsLeft, "2 targets"), systemd.DrainStarted, []string{begun, "info: waiting for load balancers to deregister the node: 2 targets"}},
 		"targets are out":       {node(state.TargetsOut, ""), systemd.DrainStarted, []string{begun, "info: load balancers have deregistered the node"}},
 		"targets are given up":  {node(state.TargetsOut, "no permission"), systemd.DrainStarted, []string{begun, "warning: no longer waiting for load balancers, which may still send requests to the node: no permission"}},
@@ -141,7 +141,7 @@ func TestJournal_HowADrainEnds(t *testing.T) {
 		if row.after > 0 {
 			r.wantSaid(systemd.Drained, "warning: "+row.want)
 		} else {
-			r.wantSaid(systemd.DrainIncomplete, "error: the drain ran out of time: "+row.want+"; retrying while the machine runs")
+			r.wantSaid(systemd.DrainIncomplete, "error: the drain ran out of time: "+row.want+"; nth continues while the machine runs")
 		}
 	})
 }

@@ -43,8 +43,8 @@ func TestReopened_IsRecordedAndLoggedOnce(t *testing.T) {
 		writes     int32 // more of them: what is left of the cordon is taken off
 	}
 	each(t, map[string]row{
-		"of a drain":  {"terminate", "someone uncordoned the node during the drain; nth still evicts the pods from before that, but no newer ones", 0},
-		"of a cordon": {"hibernate", "someone uncordoned the node; for this event, the node will not be cordoned again, except after a reboot", 1},
+		"of a drain":  {"terminate", "someone uncordoned the node during the drain; nth still evicts the pods that were on the node before that, but no newer ones", 0},
+		"of a cordon": {"hibernate", "someone uncordoned the node; for this event, the node will not be cordoned again unless the machine reboots", 1},
 	}, func(r *rig, row row) {
 		r.node.toGuard(func(_ context.Context, g *guard) {
 			g.close()
@@ -89,7 +89,7 @@ func TestReopened_NotForAnEventThatTheGuardDidNotHave(t *testing.T) {
 
 // leftAlone is what is logged when a node's annotation keeps its pods from being evicted.
 func leftAlone(kind event.Kind) string {
-	return "warning: annotation " + drain.ActionAnnotation + " forbids evictions; no pods are evicted for " + string(kind) + " until the annotation is removed"
+	return "warning: the Node's annotation " + drain.ActionAnnotation + " forbids evictions; no pods are evicted for " + string(kind) + " until the annotation is removed"
 }
 
 func TestOptedOut_ACordonWaits(t *testing.T) {

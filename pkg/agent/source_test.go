@@ -196,8 +196,8 @@ func TestIdentity_TroubleIsLoggedOnce(t *testing.T) {
 			r.ident.tell(step.name, step.err)
 			r.pass(time.Second)
 		}
-		r.wantSaid(systemd.IdentityWaiting, "warning: cannot drain the node without the kubelet's credential: there is no kubeconfig; retrying",
-			"warning: cannot drain the node without the kubelet's credential: expired at 10:00:01; retrying")
+		r.wantSaid(systemd.IdentityWaiting, "warning: cannot drain the node until the kubelet's credential is confirmed: there is no kubeconfig; retrying",
+			"warning: cannot drain the node until the kubelet's credential is confirmed: expired at 10:00:01; retrying")
 		r.wantSaid(systemd.IdentityFound, "info: found the kubelet's credential: this is node node-a", "info: found the kubelet's credential: this is node node-b")
 	})
 }

@@ -24,7 +24,7 @@ type StatusWriter interface {
 func (a *Agent) sentence() string {
 	said := a.doing()
 	if a.noCredential != nil {
-		said += "; cannot drain the node without the kubelet's credential: " + a.noCredential.Error()
+		said += "; cannot drain the node until the kubelet's credential is confirmed: " + a.noCredential.Error()
 	} else if a.node == "" {
 		said += "; waiting for the kubelet's credential"
 	}

@@ -18,10 +18,10 @@ func TestStatus_WhileNothingHappens(t *testing.T) {
 		r.run()
 		r.wantStatus("watching; waiting for the kubelet's credential")
 		r.ident.tell("", errors.New("there is no kubeconfig"))
-		r.wantStatus("watching; cannot drain the node without the kubelet's credential: there is no kubeconfig")
+		r.wantStatus("watching; cannot drain the node until the kubelet's credential is confirmed: there is no kubeconfig")
 		r.announce(r.rebooting("a", time.Hour))
 		const waits = ": EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000; plan: drain begins at 00:50:00 UTC on 1 Jan 2000"
-		r.wantStatus("watching the node" + waits + "; cannot drain the node without the kubelet's credential: there is no kubeconfig")
+		r.wantStatus("watching the node" + waits + "; cannot drain the node until the kubelet's credential is confirmed: there is no kubeconfig")
 		r.ident.tell("node-a", nil)
 		r.wantStatus("watching node node-a" + waits)
 		r.announce(r.spot("b", 2*time.Minute))
@@ -63,7 +63,7 @@ func TestStatus_DuringADrain(t *testing.T) {
 			r.wantStatus(draining + want)
 		}
 		r.ident.tell("", errors.New("the certificate has expired"))
-		r.wantStatus(draining + ": 2 of 3 pods gone, 114 s left; cannot drain the node without the kubelet's credential: the certificate has expired")
+		r.wantStatus(draining + ": 2 of 3 pods gone, 114 s left; cannot drain the node until the kubelet's credential is confirmed: the certificate has expired")
 	})
 }
 

@@ -101,7 +101,7 @@ func TestReboot_OnlyOfADrainedNode(t *testing.T) {
 			t.Errorf("%s: the machine is to be rebooted is %t", name, got)
 		}
 	}
-	if said := rules.Describe(entry(reboot, state.Drained)); !strings.HasSuffix(said, "; the node is drained; nth has the machine rebooted or replaced next") {
+	if said := rules.Describe(entry(reboot, state.Drained)); !strings.HasSuffix(said, "; the node is drained, and next comes nth's early reboot of the machine") {
 		t.Errorf("it is described as %q", said)
 	}
 }

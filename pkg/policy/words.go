@@ -16,7 +16,7 @@ func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 		return fmt.Sprintf("the settings have changed: the action for this event, now %q, needs no cordon", action)
 	}
 	if !e.RebootAt.IsZero() {
-		return "the early reboot or replacement is over, but EC2 still lists the maintenance; nth will drain the node again before the scheduled time"
+		return early(e.Event) + " is over, but EC2 still lists the maintenance; nth will drain the node again before the scheduled time"
 	}
 	if e.Released() {
 		return "someone has already uncordoned the node, so only the rest, such as the annotation, is removed"
@@ -29,12 +29,20 @@ func (s Settings) rebootsNext(e state.Entry) bool {
 	return s.Reboots(e.Event) && s.plan(e).action == Drain && e.RebootAt.IsZero()
 }
 
+// early names what nth does in place of EC2, ahead of the date of maintenance: for a code other than system-reboot, nth-queue's settings choose.
+func early(ev event.Event) string {
+	if isReboot(ev) {
+		return "nth's early reboot of the machine"
+	}
+	return "nth's early stop or replacement of the machine"
+}
+
 // Describe says in words what an entry's event announces, what will be done about it, and when.
 func (s Settings) Describe(e state.Entry) string {
 	text := e.Event.Summary()
 	p, start := s.plan(e), s.start(Situation{Now: e.Changed, BootID: e.BootID}, e) // Changed stands for now, so that the text is the entry's alone.
 	if !e.RebootAt.IsZero() {
-		text += "; nth has asked for an early reboot or replacement once, and does not ask again"
+		text += fmt.Sprintf("; nth has asked for %s once, and does not ask again", early(e.Event))
 	}
 	// Operators have uncordoned the node. Only a drain that was under way continues.
 	releasedForGood := e.Released() && e.Phase != state.Draining
@@ -47,7 +55,7 @@ func (s Settings) Describe(e state.Entry) string {
 	case e.Phase == state.Undoing:
 		return text + "; the node is being uncordoned"
 	case e.Phase == state.Drained && s.rebootsNext(e) && !releasedForGood:
-		return text + "; the node is drained; nth has the machine rebooted or replaced next"
+		return text + "; the node is drained, and next comes " + early(e.Event)
 	case releasedForGood || e.Phase == state.Closed:
 		return text + "; nothing more will be done"
 	case done:
@@ -60,7 +68,7 @@ func (s Settings) Describe(e state.Entry) string {
 		moment = "begins at " + start.UTC().Format(event.TimeLayout)
 	}
 	if s.rebootsNext(e) {
-		moment += ", then nth has the machine rebooted or replaced, before EC2 does"
+		moment += ", then comes " + early(e.Event)
 	}
 	return fmt.Sprintf("%s; plan: %s %s", text, p.action, moment)
 }

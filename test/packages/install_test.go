@@ -61,7 +61,7 @@ func TestDeb_StartsNothingWhereAnImageIsMade(t *testing.T) {
 		// The machines that are started from the image are nodes, a moment after their boot.
 		h.Run(t, "mv", "/var/lib/kubelet/kubeconfig", "/root/kubeconfig")
 		h.Reboot(t)
-		h.WaitStatus(t, "watching; cannot drain the node without the kubelet's credential: ")
+		h.WaitStatus(t, "watching; cannot drain the node until the kubelet's credential is confirmed: ")
 		h.Run(t, "mv", "/root/kubeconfig", "/var/lib/kubelet/kubeconfig")
 		h.WaitWatching(t)
 		mustBe(t, h.Machine, "nth", "enabled", "active")

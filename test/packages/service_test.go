@@ -213,7 +213,7 @@ func mustCheckAsTheService(t *testing.T, h *host.Host) {
 	h.Run(t, "mv", "/var/lib/kubelet/kubeconfig", "/tmp/kubeconfig")
 	h.Configure(t, brief+"[kubernetes]\nkubeconfig = \"/tmp/kubeconfig\"\n")
 	h.Run(t, "systemctl", "restart", "nth")
-	h.WaitStatus(t, "watching; cannot drain the node without the kubelet's credential: ")
+	h.WaitStatus(t, "watching; cannot drain the node until the kubelet's credential is confirmed: ")
 	find(1, `fail  daemon      it has no credential: .*/tmp/kubeconfig.* This check has found one in /tmp/kubeconfig: `)
 	h.Run(t, "systemctl", "stop", "nth")
 	find(1, `fail  daemon      nth is not running`)
