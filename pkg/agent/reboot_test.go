@@ -87,7 +87,7 @@ func TestReboot_IsNotRequested(t *testing.T) {
 	each(t, map[string]row{
 		"if the disk is full": {
 			func(r *rig) { r.record.err = errors.New("full") },
-			[]string{"warning: the scheduled maintenance is left to EC2: full"},
+			[]string{"warning: the scheduled maintenance is left to EC2: cannot record it first: full"},
 		},
 		"while the disk hangs": {func(r *rig) { r.record.hangs = time.Hour }, nil},
 		"if an operator uncordons the node before it is on record": {func(r *rig) { r.record.hangs = 5 * time.Second; reopen(r) }, nil},

@@ -229,7 +229,7 @@ func (a *Agent) requestReboot(ctx context.Context, goal policy.Goal, unwritten e
 	failed := said
 	failed.Kind = state.RebootFailed
 	if unwritten != nil {
-		failed.Err = unwritten
+		failed.Err = fmt.Errorf("cannot record it first: %w", unwritten)
 		a.log(failed)
 		return
 	}

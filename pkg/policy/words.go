@@ -42,7 +42,7 @@ func (s Settings) Describe(e state.Entry) string {
 	text := e.Event.Summary()
 	p, start := s.plan(e), s.start(Situation{Now: e.Changed, BootID: e.BootID}, e) // Changed stands for now, so that the text is the entry's alone.
 	if !e.RebootAt.IsZero() {
-		text += fmt.Sprintf("; nth has asked for %s once, and does not ask again", early(e.Event))
+		text += fmt.Sprintf("; %s was tried once, and is not repeated", early(e.Event))
 	}
 	// Operators have uncordoned the node. Only a drain that was under way continues.
 	releasedForGood := e.Released() && e.Phase != state.Draining
