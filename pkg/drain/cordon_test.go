@@ -19,12 +19,11 @@ import (
 
 func TestCordon(t *testing.T) {
 	t.Parallel()
-	// That the UID differs is refused as what can never be, and yet the next look sees the Node that is there now.
 	run(t, "of a Node that is replaced meanwhile", func(t *testing.T, s *apitest.Server) {
-		s.Answer("patch", func(w http.ResponseWriter, r *http.Request) bool {
+		s.Answer("patch", func(http.ResponseWriter, *http.Request) bool {
 			s.RemoveNode()
 			s.RegisterNode()
-			return apitest.Refused(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "metadata.uid: field is immutable")(w, r)
+			return false // The server answers with a conflict.
 		})
 		r := begin(t, s, drain.Options{})
 		r.await(state.NodeCordoned)
@@ -218,6 +217,7 @@ func TestCordon_FailingDelaysEvictions(t *testing.T) {
 		"2 seconds are left":        {apitest.Unavailable(), 2 * time.Second, time.Second},
 		"it should be gone":         {apitest.Unavailable(), -time.Minute, time.Second},
 		"refused, it is not at all": {apitest.Forbidden("no cordons here"), time.Minute, 0},
+		"refused by a policy":       {apitest.Refused(422, metav1.StatusReasonInvalid, "no cordons here"), time.Minute, 0},
 	} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			s.AddPod(pod("a"), 0)

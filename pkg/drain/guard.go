@@ -189,7 +189,7 @@ func (g *guard) report(p Progress) {
 // state returns what the guard knows of the node now.
 func (g *guard) state() State {
 	s := State{
-		Cordoned: g.cordoned(), Uncordoned: g.staysUncordoned(), Ours: g.view.ours, MayNotCordon: g.view.cordon == CordonOptedOut,
+		Cordoned: g.cordoned(), Uncordoned: g.staysUncordoned(), Ours: g.view.claimIsOurs || g.view.labeled, MayNotCordon: g.view.cordon == CordonOptedOut,
 		UID: g.view.uid, CordonStamp: g.view.cordonStamp, Drained: g.drained(), Looked: g.hasLooked(), MayNotEvict: g.view.mayNotEvict,
 		Trouble: g.pods.Unlisted(),
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -88,8 +87,8 @@ type view struct {
 	unschedulable, foreignClaim bool
 	// autoscaled: Cluster Autoscaler is removing the Node.
 	autoscaled bool
-	// ours: our claim or our label is on the Node. labeled: our label is. mayNotEvict: operators opted the node's pods out.
-	ours, labeled, mayNotEvict bool
+	// claimIsOurs: our claim is on the Node. labeled: our label is. mayNotEvict: operators opted the node's pods out.
+	claimIsOurs, labeled, mayNotEvict bool
 	// uncordoned: somebody has uncordoned the Node since the look before. staysUncordoned: because of this uncordon, or an earlier one, the Node is
 	// not cordoned again.
 	uncordoned, staysUncordoned bool
@@ -165,9 +164,6 @@ func (n *Node) look(ctx context.Context, goal Goal, before memory) view {
 	if v.cordon == CordonNone {
 		goal.Claim.Writer = n.opts.Writer
 		if node, v.err = n.patch(ctx, cordonPatch(node, goal.Claim), n.opts.Writer, kube.First, goal.patchTimeout()); v.err != nil {
-			if apierrors.IsInvalid(v.err) { // The patch names the UID, and the API server says that it cannot be changed.
-				v.err = errAnotherNode // The next look reads the new Node.
-			}
 			return v
 		}
 		v = n.viewOf(node, goal, before)
@@ -179,7 +175,7 @@ func (n *Node) look(ctx context.Context, goal Goal, before memory) view {
 	newlyCordoned := v.cordoned() && !before.view.cordoned()
 	if v.lacksLabel && !newlyCordoned { // Evictions do not wait for the label: the next look, which comes at once, sets it.
 		if node, v.labelErr = n.setLabel(ctx, node, n.opts.Writer, goal.patchTimeout()); v.labelErr == nil {
-			v.node, v.lacksLabel, v.labeled, v.ours = node, false, true, true
+			v.node, v.lacksLabel, v.labeled = node, false, true
 		}
 	}
 	if v.staysUncordoned && !v.uncordoned && v.labeled && !v.unschedulable { // It takes pods, so it should get traffic, even while a drain continues.
@@ -194,11 +190,10 @@ func (n *Node) look(ctx context.Context, goal Goal, before memory) view {
 func (n *Node) viewOf(node *corev1.Node, goal Goal, before memory) view {
 	claimIsOurs := n.claimIsOurs(node)
 	v := view{
-		uid: node.UID, node: node, mayNotEvict: MayNotEvict(node), unschedulable: node.Spec.Unschedulable,
+		uid: node.UID, node: node, mayNotEvict: MayNotEvict(node), unschedulable: node.Spec.Unschedulable, claimIsOurs: claimIsOurs,
 		foreignClaim: node.Spec.Unschedulable && hasClaim(node) && !claimIsOurs, autoscaled: autoscaled(node), claim: node.Annotations[CordonAnnotation],
 		labeled: node.Labels[ExcludeLabel] == n.opts.Writer, uncordoned: wasUncordoned(node, before.view),
 	}
-	v.ours = claimIsOurs || v.labeled
 	v.staysUncordoned = v.uncordoned || before.staysUncordoned(goal)
 	v.cordon = n.cordonOf(node, v, before.view)
 	if v.unschedulable || claimIsOurs { // There is a cordon, or our claim is left from a cordon that somebody has taken off.
@@ -208,8 +203,6 @@ func (n *Node) viewOf(node *corev1.Node, goal Goal, before memory) view {
 	v.lacksLabel = n.opts.ExcludeFromLoadBalancers && v.cordoned() && !v.staysUncordoned && !v.mayNotEvict && !anyLabel
 	return v
 }
-
-var errAnotherNode = errors.New("the Node was registered again, with another UID")
 
 // errNoEffect counts as a refusal: a webhook or a proxy has made a patch one that does nothing.
 var errNoEffect = &apierrors.StatusError{ErrStatus: metav1.Status{
