@@ -284,6 +284,7 @@ func TestOutage_ReportedOnceAfterTenSeconds(t *testing.T) {
 			"the API server is not ready":  {apitest.Unavailable(), "503"},
 			"connections to it break":      {apitest.Reset(), "the API server cannot be reached"},
 			"it does not answer":           {apitest.Hang(), "no answer from the API server"},
+			"a proxy asks for a login":     {apitest.Page(200), "the API server's answer is unreadable: "},
 		} {
 			for _, hard := range []bool{false, true} {
 				run(t, fmt.Sprintf("%s: %s, with a hard deadline: %t", what, name, hard), func(t *testing.T, s *apitest.Server) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -77,8 +78,10 @@ func Plain(err error) string {
 		return "no answer from the API server"
 	case strings.Contains(err.Error(), "getting a token for the API server"): // the text of pkg/identity when an exec plugin fails
 		return "the exec plugin fails"
+	case errors.As(err, new(*url.Error)): // The request could not be sent, or no answer came.
+		return "the API server cannot be reached"
 	}
-	return "the API server cannot be reached"
+	return "the API server's answer is unreadable: " + text.Visible(err.Error(), text.Line) // A proxy may have answered.
 }
 
 // EqualIgnoringDigits reports whether two errors differ in nothing but digits: ports and times change with every attempt.
