@@ -109,9 +109,6 @@ func New(client kubernetes.Interface, name string, opts Options) *Node {
 	return &Node{Evictor: evict.New(core, name, opts.Options), client: core, name: name, opts: opts}
 }
 
-// forever is longer than any node exists.
-const forever = 365 * 24 * time.Hour
-
 // Forecast says how a drain would go if the machine was gone a duration notice after its notice. It lists the node's pods once.
 func (n *Node) Forecast(ctx context.Context, notice time.Duration) (evict.Forecast, error) {
 	scripts := min(n.opts.ScriptsWait, notice/4) // Before a hard deadline, a guard waits no longer for scripts: see awaitScripts.
@@ -252,10 +249,10 @@ type DryRun struct{ *Node }
 func NewDryRun(n *Node) *DryRun { return &DryRun{n} }
 
 // Guard is Node.Guard, but changes nothing. It calls report with each step of a real guard, as if the step succeeded at once. It looks once for
-// each goal, and again after a look that failed. It reports all steps for the first goal, and again when Goal.Cordon changes or Goal.Evict
-// becomes true.
+// each goal, and again after a look that failed. It reports all steps at first, and again when the cordon or the pods would be treated otherwise.
 func (d *DryRun) Guard(ctx context.Context, task *Task, report func(Progress)) {
-	var last *Goal // the last goal that was reported; nil if none was
+	var last *foreseen // what was reported last; nil if nothing was
+	var seen memory
 	var trouble kube.Trouble
 	var pause time.Duration
 	for more := true; more; more = loop.Await(ctx, task.changed, pause) { // more is false when ctx has ended.
@@ -264,7 +261,7 @@ func (d *DryRun) Guard(ctx context.Context, task *Task, report func(Progress)) {
 			p.Generation, p.State = goal.Generation, s
 			report(p)
 		}
-		would, err := d.dryLook(ctx, goal)
+		would, err := d.foresee(ctx, goal, &seen)
 		if err != nil {
 			pause = lookEvery
 			if why := trouble.Note(err); why != "" && ctx.Err() == nil {
@@ -273,45 +270,51 @@ func (d *DryRun) Guard(ctx context.Context, task *Task, report func(Progress)) {
 			}
 			continue
 		}
+		trouble, pause = kube.Trouble{}, loop.Forever
 		task.SetResult(func() Result { return would.result })
-		all := last == nil || goal.Cordon != last.Cordon || goal.Evict && !last.Evict // whether to report all steps
-		if !all {
-			reportWith(would.state, Progress{Kind: state.StateChanged}) // The agent needs the state under the new goal.
+		if last != nil && would.result.Cordon == last.result.Cordon && (last.state.Drained || !would.state.Drained) {
+			would.steps = []Progress{{Kind: state.StateChanged}} // The agent needs the state under the new goal.
 		}
 		for _, p := range would.steps {
-			if all || p.Kind == state.NodeEmpty { // The agent needs NodeEmpty for each goal.
-				reportWith(would.state, p)
-			}
+			reportWith(would.state, p)
 		}
-		last, pause = &goal, forever
+		last = &would
 	}
 }
 
-// dryLook is what would be done to a node: the result, the state after it, and the steps to report.
-type dryLook struct {
+// foreseen is what would be done to a node: the result, the state after it, and the steps to report.
+type foreseen struct {
 	result Result
 	state  State
 	steps  []Progress
 }
 
-// dryLook reads the Node and its pods, and returns what a real guard would do. Result.Left stays empty, as if all pods had left.
-func (d *DryRun) dryLook(ctx context.Context, goal Goal) (dryLook, error) {
+// foresee reads the Node and its pods, and returns what a real guard would do. Result.Left stays empty, as if all pods had left. seen is what
+// earlier looks have found out, and becomes what this one has.
+func (d *DryRun) foresee(ctx context.Context, goal Goal, seen *memory) (foreseen, error) {
 	node, err := d.get(ctx, kube.InTurn)
 	if kube.NotFound(err) && goal.NodeSeen {
-		return dryLook{
+		return foreseen{
 			result: Result{NodeGone: true},
-			state:  State{Cordoned: true, Ours: true, Drained: goal.Evict, Looked: true},
-			steps:  []Progress{{Kind: state.NodeEmpty}},
+			state:  State{Drained: goal.Evict, Looked: true},
+			steps:  []Progress{{Kind: state.NodeMissing, Detail: "it was deleted"}},
 		}, nil
 	}
 	if err != nil {
-		return dryLook{}, err
+		return foreseen{}, err
 	}
-	v := d.viewOf(node, goal, memory{})                                                          // A dry run does not compare with earlier looks.
-	ours, uncordoned := v.cordon == CordonNone || v.cordon == CordonKept, v.cordon == Uncordoned // CordonNone: a real guard would cordon it.
-	adjustsFirst := uncordoned && goal.Cordon                                                    // The agent first adjusts the goal.
+	if seen.sawAnother(node.UID) {
+		*seen = memory{} // It is about the Node before.
+	}
+	v := d.viewOf(node, goal, *seen)
+	if seen.view = v; v.uncordoned {
+		seen.uncordonedIn = goal.Generation
+	}
+	uncordoned := v.cordon == Uncordoned
+	ours := v.cordon == CordonNone || v.cordon == CordonSet || v.cordon == CordonKept // CordonNone: a real guard would cordon it.
+	adjustsFirst := uncordoned && goal.Cordon                                         // The agent first adjusts the goal.
 	evicts := goal.Evict && !v.mayNotEvict && !adjustsFirst
-	would := dryLook{
+	would := foreseen{
 		result: Result{Cordon: v.cordon, MayNotEvict: v.mayNotEvict},
 		state: State{
 			Cordoned: ours || v.cordon == CordonForeign, Uncordoned: uncordoned, Ours: ours, MayNotCordon: v.cordon == CordonOptedOut, UID: v.uid,
@@ -329,7 +332,7 @@ func (d *DryRun) dryLook(ctx context.Context, goal Goal) (dryLook, error) {
 	}
 	going, staying, err := d.Going(ctx, terms)
 	if err != nil {
-		return dryLook{}, err
+		return foreseen{}, err
 	}
 	would.result.Evicted, would.result.Skipped = len(going), staying
 	for i := range going {

@@ -44,6 +44,10 @@ func TestDryRun(t *testing.T) {
 		if reported := r.of(state.NodeUncordoned); len(reported) != 1 || !reported[0].Claim.Names(claim.Event) || reported[0].Generation != 1 {
 			t.Errorf("reported %+v", reported)
 		}
+		r.adjust(joining) // The claim is not taken for another uncordon.
+		r.succeed()
+		r.reported(1, state.NodeCordoned)
+		r.reported(1, state.NodeUncordoned)
 		s.ChangeNode(cordoned(string(text)))
 		r = watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
 		r.succeed()
@@ -72,6 +76,10 @@ func TestDryRun(t *testing.T) {
 		r.reported(1, state.NodeCordonFailed)
 		s.Always("get node", nil)
 		r.succeed()
+		s.Always("get node", apitest.Unavailable())
+		r.adjust(joining)
+		time.Sleep(time.Minute)
+		r.reported(2, state.NodeCordonFailed)
 	})
 	// What a dry run tells of a node that is to be left alone is not that it would be closed and ours.
 	run(t, "a node that is opted out", func(t *testing.T, s *apitest.Server) {
@@ -100,7 +108,9 @@ func TestDryRun(t *testing.T) {
 			t.Errorf("reported %+v", r.reports)
 		}
 		r.adjust(func(goal *drain.Goal) { goal.Hard = goal.Hard.Add(-time.Minute) })
-		await(t, "that it is drained under the new goal", func() bool { return len(r.now(state.NodeEmpty)) > 0 })
+		if now := r.numbered(state.StateChanged).State; !now.Drained {
+			t.Errorf("under the new goal, the state is %+v", now)
+		}
 		s.ChangeNode(cordoned(""))
 		goal := goalWithin(true, plenty)
 		goal.NodeSeen = true
@@ -110,8 +120,8 @@ func TestDryRun(t *testing.T) {
 		}
 		s.RemoveNode()
 		r = watchOver(t, node, goal)
-		want := drain.State{Cordoned: true, Ours: true, Drained: true, Looked: true}
-		if result := r.succeed(); !result.NodeGone || r.of(state.NodeEmpty)[0].State != want {
+		r.await(state.NodeMissing)
+		if result, want := r.task.Result(), (drain.State{Drained: true, Looked: true}); !result.NodeGone || r.last().State != want {
 			t.Errorf("without a node: %+v, %+v", result, r.reports)
 		}
 		for _, r := range s.Requests() {

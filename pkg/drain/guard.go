@@ -268,10 +268,10 @@ func (g *guard) scheduleEvictions(now time.Time) time.Time {
 	}
 	switch {
 	case g.node.opts.Scripts != nil && !g.scriptsDone:
-		g.evictFrom = now.Add(forever)
+		g.evictFrom = now.Add(loop.Forever)
 		return g.awaitScripts(now)
 	case g.node.opts.LoadBalancers != nil:
-		g.evictFrom = now.Add(forever)
+		g.evictFrom = now.Add(loop.Forever)
 		return g.awaitBalancers(now)
 	}
 	g.delayEvictions(now, g.node.opts.LoadBalancerWait)
@@ -303,7 +303,7 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 		cut()
 		handled := make(chan struct{})
 		g.loop.Post(func() { g.handleLook(v, number, goal.Generation); close(handled) })
-		loop.Await(ctx, handled, forever) // The next look needs what this one has changed in memory.
+		loop.Await(ctx, handled, loop.Forever) // The next look needs what this one has changed in memory.
 		// A call of Look shortens the pause, but not to less than minPause. So looks that fail stay rare, however often Look is called.
 		pause, minPause := lookEvery, time.Second
 		switch {

@@ -324,7 +324,7 @@ func (p *Pods) handleAnswer(t *target, asked *corev1.Pod, err error, canceled bo
 		if t.stage < terminating { // The pod is counted once the watch shows that it terminates.
 			t.last.accepted, t.next = true, time.Time{}
 		} else if shortens {
-			t.next = now.Add(forever) // Nothing is left to request.
+			t.next = now.Add(loop.Forever) // Nothing is left to request.
 			p.countRemoval(t)
 		}
 	case canceled: // Nothing has refused it.

@@ -11,6 +11,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	kubectl "k8s.io/kubectl/pkg/drain"
+
+	"github.com/nth-project/nth/pkg/loop"
 )
 
 // concerns reports whether a drain removes a pod, by kubectl's filters: mirror pods stay, finished pods go, and pods that a setting protects
@@ -118,16 +120,13 @@ func (o Options) grace(pod *corev1.Pod) time.Duration {
 	return max(grace, time.Second)
 }
 
-// forever is longer than any node exists.
-const forever = 365 * 24 * time.Hour
-
-// seconds converts a grace period that the API server gives in seconds. It is bounded by forever, so that it does not overflow a Duration. A
+// seconds converts a grace period that the API server gives in seconds. It is bounded by loop.Forever, so that it does not overflow a Duration. A
 // negative one counts as 1, as in the API server (BeforeDelete in pkg/registry/rest/delete.go of k8s.io/apiserver).
 func seconds(n int64) time.Duration {
 	if n < 0 {
 		n = 1
 	}
-	return time.Duration(min(n, int64(forever/time.Second))) * time.Second
+	return time.Duration(min(n, int64(loop.Forever/time.Second))) * time.Second
 }
 
 // cameAfter reports whether a pod was created, or bound to the node, after the time since. It is false if since is zero.

@@ -67,6 +67,9 @@ func Nudge(c chan<- struct{}) {
 	}
 }
 
+// Forever is longer than any node exists.
+const Forever = 365 * 24 * time.Hour
+
 // Await waits until d has passed, wake receives or is closed, or ctx ends, whichever is first. It returns false if ctx has ended. A nil wake
 // never ends the wait.
 func Await(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
