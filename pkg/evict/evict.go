@@ -457,9 +457,6 @@ func (p *Pods) meet(t *target, fresh bool) {
 
 // follow handles a change of a pod that has to go. Once the pod is terminating, for any reason, it is not evicted any more: a second eviction
 // would have no effect, and audit logs would show two. All that may be left to do is to shorten its grace before the deadline.
-//
-// A request that has been sent is not canceled. To remove a pod without a grace, the API server first writes that the pod is terminating, and
-// then removes it. If the client goes away in between, the pod stays terminating for ever.
 func (p *Pods) follow(t *target) {
 	p.touched = append(p.touched, t)
 	switch {
@@ -467,9 +464,7 @@ func (p *Pods) follow(t *target) {
 	case t.stage >= terminating: // The change may be a shorter grace.
 		t.endBy = loop.Soonest(t.endBy, time.Now().Add(givenGrace(t.pod)+overdueAfter))
 	default: // It terminates from now on.
-		if t.last.open && !t.last.sent {
-			t.last.cancel()
-		}
+		t.withdraw()
 		p.countRemoval(t)
 		p.noteDeparture(t)
 		t.terminates()
@@ -526,14 +521,15 @@ func (p *Pods) handleGone(last *corev1.Pod) {
 	if t.stage < terminating { // Otherwise follow has noted its departure.
 		p.noteDeparture(t)
 	}
-	p.cancelRequest(t)
+	t.withdraw()
+	p.all = true // Critical pods may have waited for it.
 	p.drain.Report(state.PodGone, last, "")
 }
 
-// cancelRequest cancels the request, if one is under way, for a pod that is gone or need not go any more. The next Act plans for all pods.
-func (p *Pods) cancelRequest(t *target) {
-	p.all = true // Critical pods may have waited for it.
-	if t.last.open {
+// withdraw cancels the request that is under way, unless it has been sent. To remove a pod without a grace, the API server first writes that the
+// pod is terminating, and then removes it. If the client goes away in between, the pod stays terminating for ever.
+func (t *target) withdraw() {
+	if t.last.open && !t.last.sent {
 		t.last.cancel()
 	}
 }
@@ -548,13 +544,13 @@ func (p *Pods) SpareLate(look int) {
 	}
 }
 
-// spare lets a pod stay that had to go. why is its new stage: staying or exempt. A request that the API server may have got already is canceled, too:
-// its effect, if it has one, comes by the watch.
+// spare lets a pod stay that had to go, unless its eviction has been sent already. why is its new stage: staying or exempt.
 func (p *Pods) spare(t *target, why stage) {
 	if t.stage >= terminating || t.last.accepted { // It ends all the same, though the watch may not show that yet.
 		p.countRemoval(t)
 	}
-	p.cancelRequest(t)
+	t.withdraw()
+	p.all = true // Critical pods may have waited for it.
 	p.counts.Total--
 	p.pods[t.pod.UID] = &target{pod: t.pod, stage: why} // A new target, so that handleAnswer ignores a late answer.
 	p.drain.Report(state.StateChanged, nil, "")         // The counts have changed.

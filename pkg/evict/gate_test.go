@@ -45,18 +45,22 @@ func TestEvict_AtTheGateIsDropped(t *testing.T) {
 		"the pod is to stay":            func(s *apitest.Server, name string) { s.ChangePod(name, annotated(evict.Annotation, evict.Never)) },
 	} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
-			s.AddPod(pod("a", grace(60)), apitest.Ending(time.Minute))
-			s.AddPod(pod("b", grace(60)), apitest.Ending(time.Minute))
+			s.AddPod(pod("a", grace(60)), 0)
+			s.AddPod(pod("b", grace(60)), 0)
 			s.Always("evict", slowly(5*time.Second))
 			begin(t, s, evict.Options{Gate: kube.NewGate(1)})
 			await(t, "an eviction", func() bool { return count(s, "evict") == 1 })
-			other := "default/b"
+			sent, other := "default/a", "default/b"
 			if s.Requests("evict")[0].What == "evict default/b" {
-				other = "default/a"
+				sent, other = other, sent
 			}
 			happens(s, other)
+			happens(s, sent)
 			time.Sleep(30 * time.Second)
 			s.Requested(t, 0, "evict "+other)
+			if s.HasPod(sent) {
+				t.Error("the eviction that was sent was cut")
+			}
 		})
 	}
 }

@@ -83,12 +83,12 @@ func volumesOf(node *corev1.Node) sets.Set[corev1.UniqueVolumeName] {
 // the first volume is waited for.
 type podVolumes struct {
 	claims []types.NamespacedName // claims whose volumes are not in names yet
-	names  []corev1.UniqueVolumeName
+	names  sets.Set[corev1.UniqueVolumeName]
 }
 
 // claimsOf returns the claims of the pods' volumes. The method without looks up the names of the volumes later.
 func claimsOf(staying []*corev1.Pod) *podVolumes {
-	p := &podVolumes{}
+	p := &podVolumes{names: sets.Set[corev1.UniqueVolumeName]{}}
 	for _, pod := range staying {
 		for _, volume := range pod.Spec.Volumes {
 			switch {
@@ -110,11 +110,11 @@ func (p *podVolumes) without(ctx context.Context, v Volumes, volumes sets.Set[co
 	if len(volumes) > 0 {
 		p.claims = slices.DeleteFunc(p.claims, func(claim types.NamespacedName) bool {
 			name, err := v.volumeOf(ctx, claim)
-			p.names = append(p.names, name) // "" if it is not known; no set contains that
+			p.names.Insert(name) // "" if it is not known; that is no volume's
 			return err == nil || !kube.Passing(err)
 		})
 	}
-	return volumes.Delete(p.names...)
+	return volumes.Difference(p.names)
 }
 
 // volumeOf returns the name under which the node reports the volume of a claim. The name has the CSI driver and the driver's handle for the
