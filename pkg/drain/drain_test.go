@@ -464,8 +464,8 @@ func TestGoal_ReportsTrouble(t *testing.T) {
 	}{
 		"nothing is in the way":            {func(*apitest.Server) {}, "", true},
 		"a failure that has lasted":        {func(s *apitest.Server) { s.Always("get node", apitest.Unavailable()) }, `cannot cordon node "node-1": 503 Service Unavailable: not ready`, false},
-		"a refusal to read the Node":       {func(s *apitest.Server) { s.Always("get node", apitest.Forbidden("no looks here")) }, `cannot cordon node "node-1": no looks here`, false},
-		"a refusal to close it":            {func(s *apitest.Server) { s.Always("patch", apitest.Forbidden("no cordons here")) }, `cannot cordon node "node-1": no cordons here`, true},
+		"a refusal to read the Node":       {func(s *apitest.Server) { s.Always("get node", apitest.Forbidden("no looks here")) }, `cannot cordon node "node-1": 403 Forbidden: no looks here`, false},
+		"a refusal to close it":            {func(s *apitest.Server) { s.Always("patch", apitest.Forbidden("no cordons here")) }, `cannot cordon node "node-1": 403 Forbidden: no cordons here`, true},
 		"there is no Node, which it takes": {func(s *apitest.Server) { s.RemoveNode() }, "", true},
 		"a refusal to read the Node that is closed": {func(s *apitest.Server) {
 			time.AfterFunc(5*time.Second, func() { s.Always("get node", apitest.Forbidden("no looks here")) })

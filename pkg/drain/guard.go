@@ -461,8 +461,12 @@ func (g *guard) reportChange(before view, another bool) {
 // reportLabelRefusal reports each new reason why ExcludeLabel could not be written; nil is no reason. After a conflict, the next look tries again,
 // so that is not reported.
 func (g *guard) reportLabelRefusal(err error) {
-	if err != nil && !apierrors.IsConflict(err) && g.labelRefusals.Add(err.Error(), kube.EqualIgnoringDigits) {
-		g.report(Progress{Kind: state.PodRefused, Detail: fmt.Sprintf("cannot add the label %s to node %q, so load balancers do not deregister it: %s", ExcludeLabel, g.node.name, err)})
+	if err == nil || apierrors.IsConflict(err) {
+		return
+	}
+	if why := kube.Plain(err); g.labelRefusals.Add(why, kube.EqualIgnoringDigits) {
+		why = fmt.Sprintf("cannot add the label %s to node %q, so load balancers do not deregister it: %s", ExcludeLabel, g.node.name, why)
+		g.report(Progress{Kind: state.PodRefused, Detail: why})
 	}
 }
 

@@ -116,22 +116,17 @@ type Trouble struct {
 	reported Reasons
 }
 
-// Note records a failure, and returns the reason to report now. It returns "" if that reason was reported before. It also returns "" for the
-// first ten seconds of failures if this failure may pass.
+// Note records a failure, and returns the reason to report now (Plain). It returns "" if that reason was reported before. It also returns "" for
+// the first ten seconds of failures if this failure may pass.
 func (t *Trouble) Note(err error) (why string) {
 	const patience = 10 * time.Second
 	now := time.Now()
 	if t.since.IsZero() {
 		t.since = now
 	}
-	why = err.Error()
-	if Passing(err) {
-		why = Plain(err)
-		if now.Sub(t.since) < patience {
-			return ""
-		}
-	}
-	if !t.reported.Add(why, EqualIgnoringDigits) {
+	why = Plain(err)
+	mayPassSoon := Passing(err) && now.Sub(t.since) < patience
+	if mayPassSoon || !t.reported.Add(why, EqualIgnoringDigits) {
 		return ""
 	}
 	return why
