@@ -71,13 +71,10 @@ func (n *Node) Guard(ctx context.Context, task *Task, report func(Progress)) {
 	g.pods = n.Pods(g.loop, g)
 	task.SetResult(g.result)
 	looking := false
-	g.loop.Run(ctx, func(post func(), timed bool) (time.Time, func()) {
+	g.loop.Run(ctx, func(post func()) (time.Time, func()) {
 		if !looking { // the first turn: the loop has a context now
 			looking = true
 			g.loop.Go(g.keepLooking)
-		}
-		if timed { // The time has come for some pods; plan for all.
-			g.pods.Replan()
 		}
 		if next := task.goal.Load(); next != g.goalRead {
 			g.goalRead = next
@@ -259,13 +256,14 @@ func (g *guard) scheduleEvictions(now time.Time) time.Time {
 	}
 	if g.cordonDecided.IsZero() {
 		if g.goal.Hard.IsZero() { // There is time to wait for the cordon.
-			return time.Time{}
+			return wake
 		}
 		// The machine will be gone. Evicting without a cordon is better than pods that die with the machine.
 		if patience := g.Terms().Patience(g.cordoningSince); now.Before(patience) {
-			return patience
+			return loop.Soonest(wake, patience)
 		}
 	}
+	g.pods.Replan() // It is known from now on when evictions begin.
 	switch {
 	case g.node.opts.Scripts != nil && !g.scriptsDone:
 		g.evictFrom = now.Add(loop.Forever)
@@ -275,7 +273,7 @@ func (g *guard) scheduleEvictions(now time.Time) time.Time {
 		return g.awaitBalancers(now)
 	}
 	g.delayEvictions(now, g.node.opts.LoadBalancerWait)
-	return g.evictFrom
+	return wake
 }
 
 // Look implements evict.Drain. It requests a look at the Node, and returns the number of that look.

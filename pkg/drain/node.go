@@ -409,7 +409,7 @@ func (n *Node) uncordon(ctx context.Context, booted Booted, write bool) (result 
 		if booted != nil && result.LeftTo() == "" && !isReady(node, booted) {
 			return errNotReady
 		}
-		node, err = n.patch(ctx, patch, n.opts.Writer, kube.First, kube.Write)
+		node, err = n.patch(ctx, patch, n.opts.Writer, kube.InTurn, kube.Write)
 		if err == nil && result == UncordonLifted && node.Spec.Unschedulable {
 			err = errNoEffect
 		}

@@ -158,7 +158,6 @@ func (g *guard) awaitBalancers(now time.Time) time.Time {
 // delayEvictions sets when evictions begin: delay after since. It reports the time that is left, unless that moment is over.
 func (g *guard) delayEvictions(since time.Time, delay time.Duration) {
 	g.evictFrom = since.Add(delay)
-	g.pods.Replan()
 	if left := time.Until(g.evictFrom); left > 0 {
 		g.report(Progress{Kind: state.EvictionsDelayed, Detail: left.Round(100 * time.Millisecond).String()})
 	}

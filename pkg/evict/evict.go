@@ -139,7 +139,8 @@ type Pods struct {
 	owners   map[string]*owner // by the owner's name
 	counts   Counts
 
-	// The next Act plans for the pods in touched; if all is set, for all pods. wake is when something is due for any other pod; zero if nothing is.
+	// The next Act plans for the pods in touched; if all is set, or wake has come, for all pods. wake is when something is due for any other pod;
+	// zero if nothing is.
 	all     bool
 	touched []*target
 	wake    time.Time

@@ -24,8 +24,9 @@ import (
 
 // Act plans for the pods that may have something due, and makes the requests. It returns when to call it again; zero means after the next change.
 func (p *Pods) Act(now time.Time) time.Time {
-	targets := p.touched
-	if p.all {
+	targets := p.touched // None of them has been dropped: handleGone and spare set all.
+	due := !p.wake.IsZero() && !now.Before(p.wake)
+	if p.all || due {
 		// Pods that their owner has brought back come last: a budget that grants one eviction at a time is for the others first.
 		targets = slices.SortedFunc(p.going(), func(a, b *target) int {
 			return cmp.Or(cmp.Compare(a.round, b.round), compareNames(a.pod, b.pod))

@@ -113,10 +113,7 @@ func start(t *testing.T, s *apitest.Server, opts evict.Options, terms evict.Term
 }
 
 // turn is a turn of the loop, as a guard's.
-func (r *trial) turn(post func(), timed bool) (wake time.Time, after func()) {
-	if timed {
-		r.pods.Replan()
-	}
+func (r *trial) turn(post func()) (wake time.Time, after func()) {
 	for _, do := range r.next {
 		do()
 	}

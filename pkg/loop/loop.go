@@ -1,7 +1,7 @@
 // Package loop lets one goroutine own some state, while other goroutines, its workers, do the work that may block.
 //
-// Only the loop's goroutine changes the state. A worker returns a function that changes the state, and the loop calls that function. Start
-// with Loop.Run.
+// The loop's goroutine changes the state. A worker returns a function that changes the state, and the loop calls that function. What a worker itself
+// has to change, it changes with the mutex held. Start with Loop.Run.
 package loop
 
 import (
@@ -11,7 +11,7 @@ import (
 )
 
 // Loop is the goroutine that calls Run, with its workers. The goroutine's owner keeps the state. Any goroutine may read the state with Mutex
-// held. Only functions that Run calls may change the state.
+// held. The functions that Run calls may change the state.
 type Loop struct {
 	sync.Mutex
 	ctx     context.Context // set by Run, and ended when Run returns
@@ -25,12 +25,10 @@ func New(woken <-chan struct{}) *Loop { return &Loop{posts: make(chan func()), w
 
 // Run calls turn with the mutex held: at once, whenever woken receives, for each function of Post, and at the time that turn has asked for.
 //
-// Each turn gets post and timed. post is a function of Post, which turn must call; nil if turn was called for another reason. timed is true in the
-// first turn, and when the time wake has come.
-//
-// Each turn returns wake and after. wake is the time of the next timed turn; zero is never. Run calls after without the mutex; after must not be nil.
-// Run returns once ctx and all workers have ended.
-func (l *Loop) Run(ctx context.Context, turn func(post func(), timed bool) (wake time.Time, after func())) {
+// Each turn gets post: a function of Post, which turn must call; nil if turn was called for another reason. It returns wake and after. wake is when
+// Run calls turn again at the latest; zero is never. Run calls after without the mutex; after must not be nil. Run returns once ctx and all workers
+// have ended.
+func (l *Loop) Run(ctx context.Context, turn func(post func()) (wake time.Time, after func())) {
 	ctx, stop := context.WithCancel(ctx)
 	defer l.workers.Wait()
 	defer stop() // runs before Wait: the workers must see that the context has ended
@@ -39,17 +37,15 @@ func (l *Loop) Run(ctx context.Context, turn func(post func(), timed bool) (wake
 	defer timer.Stop()
 	for {
 		var post func()
-		timed := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-l.woken:
 		case post = <-l.posts:
 		case <-timer.C:
-			timed = true
 		}
 		l.Lock()
-		wake, after := turn(post, timed)
+		wake, after := turn(post)
 		l.Unlock()
 		after()
 		timer.Stop() // The wake time of an earlier turn no longer counts.
