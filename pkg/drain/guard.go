@@ -24,7 +24,7 @@ const (
 	lookEvery = 5 * time.Second
 )
 
-// guard is the work of Node.Guard. Only its loop changes its fields.
+// guard is the work of Node.Guard. Only its loop changes its fields; but keepLooking changes looks and cutLook, with the lock held.
 type guard struct {
 	node     *Node
 	loop     *loop.Loop
@@ -54,7 +54,7 @@ type guard struct {
 	// foundReported: the first list of the pods was reported.
 	foundReported bool
 	// epoch counts what voids any earlier proof that the node is drained: a new pod, a node that was uncordoned, another goal. The node was
-	// reported drained in the epoch drainedIn.
+	// reported drained in the epoch drainedIn. The first epoch is 1, so that 0 is none.
 	epoch, drainedIn int
 	waiting
 }
@@ -108,7 +108,7 @@ func (g *guard) Terms() evict.Terms {
 
 // since returns a time: pods that came to the node later stay, as the operator who has uncordoned the node wants them there. Zero means that no
 // pod stays for this reason. The time is when the cordon was set that the operator has taken off, by the API server's clock. If the Node does not
-// say that, it is Goal.Before, which the policy sets after an uncordon.
+// say that, it is Goal.Before, which the policy sets after an uncordon. Both are about the same cordon: see handleUncordon.
 func (g *guard) since() time.Time {
 	if g.staysUncordoned() || !g.goal.Before.IsZero() {
 		return cmp.Or(g.formerCordonStamp, g.goal.Before)
@@ -150,26 +150,26 @@ func (g *guard) staysUncordoned() bool { return g.memory.staysUncordoned(g.goal)
 // setGoal changes the goal. For a new generation, some earlier findings do not count: that operators have uncordoned the node, and which pods
 // were left because they keep coming back.
 func (g *guard) setGoal(goal Goal) {
-	newGeneration, drainBegins := goal.Generation > g.goal.Generation, goal.Evict && !g.goal.Evict
+	newGeneration, waitsAgain := goal.Generation > g.goal.Generation, goal.Evict && !g.goal.Evict
 	if g.goal.Hard.IsZero() && !goal.Hard.IsZero() { // The requests of the look under way may take longer than there is time now.
 		g.cutLook()
 	}
 	stayedUncordoned := g.staysUncordoned()
-	g.goal = goal
-	g.epoch++ // That the node is drained is proven and reported again for this goal.
+	g.goal = goal // Its generation, if it is new, is not uncordonedIn: an uncordon before it no longer counts.
+	g.epoch++     // That the node is drained is proven and reported again for this goal.
 	if newGeneration {
 		if stayedUncordoned { // The node has to be cordoned again first.
-			drainBegins, g.cordonDecided, g.cordoningSince = true, time.Time{}, time.Now()
+			waitsAgain, g.cordonDecided, g.cordoningSince = true, time.Time{}, time.Now()
 		}
 		g.pods.Restart()
 	}
-	if drainBegins { // Scripts run again, and evictions wait for them.
+	if waitsAgain { // Scripts run again, and evictions wait for them.
 		g.evictFrom, g.scriptsDone = time.Time{}, false
 	}
-	if drainBegins || !goal.Evict { // A wait for load balancers that is under way belongs to an earlier drain.
+	if waitsAgain || !goal.Evict { // A wait for load balancers that is under way belongs to an earlier drain.
 		g.balancers.end(errCalledOff)
 	}
-	if newGeneration || drainBegins {
+	if newGeneration || waitsAgain {
 		g.Look()
 	}
 	g.pods.Rejudge()
@@ -305,7 +305,7 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 		// A call of Look shortens the pause, but not to less than minPause. So looks that fail stay rare, however often Look is called.
 		pause, minPause := lookEvery, time.Second
 		switch {
-		case v.err == nil && v.labelErr == nil && (v.lacksLabel || v.uncordoned && v.labeled): // The next look sets the label, or takes it off.
+		case v.leavesLabel():
 			failing, refused, pause = kube.Failures, kube.Refusals, 0
 		case v.err == nil:
 			failing, refused, minPause = kube.Failures, kube.Refusals, 0
@@ -326,9 +326,9 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 // handleLook handles the result of the look of that number. generation is the goal's when the look began. If the look changed what the agent has
 // to know, but nothing was reported, handleLook reports StateChanged, so that the agent gets the new state.
 func (g *guard) handleLook(v view, number, generation int) {
-	before, lastLook := g.memory, g.looked
+	before, lastLook := g.view, g.looked
 	wasCordoned, hadLooked, reported := g.cordoned(), g.hasLooked(), len(g.queued)
-	g.pods.Replan()
+	g.pods.Replan() // Pods may have waited for this look.
 	g.countLook(v, number, generation)
 	if v.uid != "" && g.sawAnother(v.uid) { // The Node was registered again. An uncordon was about the Node before.
 		g.uncordonedIn = 0
@@ -345,13 +345,13 @@ func (g *guard) handleLook(v view, number, generation int) {
 			g.pods.SpareLate(lastLook)
 		}
 	}
-	optOutChanged := g.view.mayNotEvict != before.view.mayNotEvict
+	optOutChanged := g.view.mayNotEvict != before.mayNotEvict
 	if optOutChanged {
-		g.epoch++ // Pods that were opted out may have to go now.
+		g.epoch++ // Other pods have to go now.
 		g.pods.Rejudge()
 	}
 	newlyCordoned, newlyLooked := g.cordoned() && !wasCordoned, g.hasLooked() && !hadLooked
-	changed := newlyCordoned || newlyLooked || optOutChanged || g.view.uid != before.view.uid
+	changed := newlyCordoned || newlyLooked || optOutChanged || g.view.uid != before.uid
 	if changed && len(g.queued) == reported {
 		g.report(Progress{Kind: state.StateChanged})
 	}
@@ -376,7 +376,7 @@ func (g *guard) countLook(v view, number, generation int) {
 func (g *guard) handleUncordon(v view) {
 	g.uncordonedIn = g.goal.Generation
 	// Pods that came after the cordon stay. But if the node was uncordoned before, and another event has cordoned it again, the pods that came after
-	// the first of the two cordons stay: that time is Goal.Before.
+	// the first of the two cordons stay: that time is Goal.Before. It is set after an uncordon for all events that drain, so Cordon is for another.
 	cordonedAgain := g.goal.Cordon && !g.goal.Before.IsZero()
 	if !cordonedAgain {
 		g.formerCordonStamp = v.cordonStamp
@@ -388,7 +388,7 @@ func (g *guard) handleUncordon(v view) {
 
 // handleMissingNode handles that there is no Node: it was deleted, or the kubelet has not registered it in this boot. It reports that once.
 func (g *guard) handleMissingNode(v view) {
-	known := g.view.missing
+	reported := g.view.missing
 	g.trouble = kube.Trouble{}
 	v.uid = g.view.uid // nodeGone needs the UID of the Node that was read before.
 	g.view = v
@@ -399,7 +399,7 @@ func (g *guard) handleMissingNode(v view) {
 			g.cordonDecided = time.Now() // No pod can be bound to it any more, so evictions need not wait for a cordon.
 		}
 	}
-	if !known {
+	if !reported {
 		g.report(Progress{Kind: state.NodeMissing, Detail: why})
 	}
 }
@@ -412,7 +412,7 @@ func (g *guard) handleNodeError(v view) {
 	} else {
 		g.view = v
 	}
-	if !g.lacksCordon() || g.view.cordon == CordonOptedOut { // No cordon waits for the next look, so the failure harms nobody.
+	if !g.lacksCordon() { // No cordon waits for the next look, so the failure harms nobody.
 		return
 	}
 	if !kube.Passing(v.err) && !g.goal.Hard.IsZero() && g.cordonDecided.IsZero() {
@@ -426,11 +426,11 @@ func (g *guard) handleNodeError(v view) {
 // handleNode handles a Node that was read, and that was cordoned in the same look if the goal asked for that.
 func (g *guard) handleNode(v view) {
 	before := g.view
-	another, newlyCordoned := before.uid != v.uid, v.cordoned() && !before.cordoned()
+	newNode, newlyCordoned := before.uid != v.uid, v.cordoned() && !before.cordoned()
 	g.trouble, g.view = kube.Trouble{}, v
-	if another || newlyCordoned { // Pods may have come since the last look, and no earlier proof counts.
+	if newNode || newlyCordoned { // Pods may have come since the last look, and no earlier proof counts.
 		g.epoch++
-		g.cordonDecided = time.Now()
+		g.cordonDecided = time.Now() // The look had no error, so the Node is cordoned, uncordoned or opted out.
 		g.renewVolumes()
 	}
 	if newlyCordoned && !g.staysUncordoned() {
@@ -440,17 +440,17 @@ func (g *guard) handleNode(v view) {
 	if g.cordonDecided.IsZero() && (v.cordoned() || g.hasLooked()) { // Without a cordon, only a look of this generation decides.
 		g.cordonDecided = time.Now()
 	}
-	g.reportChange(before, another)
+	g.reportChange(before, newNode)
 }
 
-// reportChange reports what the last look has found out about the cordon and the label, compared with the look before. another: that was a look at
+// reportChange reports what the last look has found out about the cordon and the label, compared with the look before. newNode: that was a look at
 // another Node, or there was none.
-func (g *guard) reportChange(before view, another bool) {
-	cordonChanged := g.view.cordon != before.cordon || another
+func (g *guard) reportChange(before view, newNode bool) {
+	cordonChanged := g.view.cordon != before.cordon || newNode
 	if cordonChanged && g.view.cordon != Uncordoned { // handleUncordon reports Uncordoned.
 		g.report(g.view.cordon.progress())
 	}
-	if g.view.labeled && !before.labeled && !another {
+	if g.view.labeled && !before.labeled && !newNode { // The first look at a Node sets no label: one that it finds is old.
 		g.report(Progress{Kind: state.NodeExcluded})
 	}
 	g.reportLabelRefusal(g.view.labelErr)
@@ -486,7 +486,7 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 	if proven, again := g.pods.Prove(g.epoch, now); !proven { // The watch may lag, so a list is needed.
 		return again
 	}
-	if until := g.awaitVolumes(now); g.volumes != nil {
+	if until, waits := g.awaitVolumes(now); waits {
 		return until
 	}
 	g.drainedIn = g.epoch
@@ -506,5 +506,5 @@ func (g *guard) cordonFirst() bool { return g.goal.Hard.IsZero() && g.lacksCordo
 
 // lacksCordon reports whether there is a Node that is to be cordoned, and was not seen cordoned.
 func (g *guard) lacksCordon() bool {
-	return !g.view.cordoned() && !g.view.missing && !g.staysUncordoned()
+	return !g.view.cordoned() && g.view.cordon != CordonOptedOut && !g.view.missing && !g.staysUncordoned()
 }

@@ -107,6 +107,12 @@ func (v view) cordoned() bool {
 	return v.cordon == CordonSet || v.cordon == CordonKept || v.cordon == CordonForeign
 }
 
+// leavesLabel reports whether the look leaves it to the next one, which comes at once, to set the label or to take it off. So a cordon or an
+// uncordon is reported first.
+func (v view) leavesLabel() bool {
+	return v.err == nil && v.labelErr == nil && (v.lacksLabel || v.uncordoned && v.labeled)
+}
+
 // memory is what a guard knows from earlier looks.
 type memory struct {
 	view view // the result of the last look
@@ -133,11 +139,11 @@ func (n *Node) watched(last view) *corev1.Node {
 	if node == nil || last.node == nil { // The watch does not show the Node, or no look has read it yet.
 		return node
 	}
-	age, err := resourceversion.CompareResourceVersion(node.ResourceVersion, last.node.ResourceVersion)
+	order, err := resourceversion.CompareResourceVersion(node.ResourceVersion, last.node.ResourceVersion)
 	switch {
 	case err != nil:
 		return nil
-	case age < 0:
+	case order < 0: // The watch is older than the last look.
 		return last.node
 	}
 	return node
@@ -167,13 +173,14 @@ func (n *Node) look(ctx context.Context, goal Goal, before memory) view {
 			return v
 		}
 		v = n.viewOf(node, goal, before)
-		if v.cordon = CordonSet; !v.unschedulable {
+		v.cordon = CordonSet // by this look, whatever else is on the Node
+		if !v.unschedulable {
 			v.cordon, v.err = CordonNone, errNoEffect
 			return v
 		}
 	}
 	newlyCordoned := v.cordoned() && !before.view.cordoned()
-	if v.lacksLabel && !newlyCordoned { // Evictions do not wait for the label: the next look, which comes at once, sets it.
+	if v.lacksLabel && !newlyCordoned { // Evictions do not wait for the label: see leavesLabel.
 		if node, v.labelErr = n.setLabel(ctx, node, n.opts.Writer, goal.patchTimeout()); v.labelErr == nil {
 			v.node, v.lacksLabel, v.labeled = node, false, true
 		}
@@ -230,14 +237,15 @@ func (n *Node) cordonOf(node *corev1.Node, v, last view) CordonResult {
 
 // wasUncordoned reports whether somebody has uncordoned the Node since the last look. That is so if the Node is schedulable now, and was not then. It
 // is also so if the Node has a new claim: it was cordoned and uncordoned in between. It is not so if a program has taken off its own cordon: that
-// program has removed its claim, too.
+// program has removed its claim, too. For the first look any claim is new: its cordon was taken off while no guard looked.
 func wasUncordoned(node *corev1.Node, last view) bool {
 	autoscalerGaveUp := last.autoscaled && !autoscaled(node) // Then it has taken off any cordon.
 	if node.Spec.Unschedulable || autoscalerGaveUp {
 		return false
 	}
 	claim := node.Annotations[CordonAnnotation]
-	newClaim, byItsWriter := claim != last.claim && claim != "", last.foreignClaim && claim == ""
+	newClaim := claim != "" && claim != last.claim
+	byItsWriter := claim == "" && last.foreignClaim
 	return newClaim || last.unschedulable && !byItsWriter
 }
 
@@ -304,10 +312,11 @@ func CordonedBy(node *corev1.Node) (all []metav1.ManagedFieldsEntry) {
 // claim, while nth-queue writes all its keys under the name of its claim. It is zero if the managed fields do not say.
 func (n *Node) cordonStamp(node *corev1.Node) time.Time {
 	by, found := n.cordonedBy(node)
-	for _, m := range node.ManagedFields {
-		wroteClaim := m.Manager == Host && m.Subresource == ""
-		if !found && n.opts.Writer == Host && wroteClaim {
-			by = m
+	if !found && n.opts.Writer == Host {
+		for _, m := range node.ManagedFields {
+			if m.Manager == Host && m.Subresource == "" { // It has written the claim.
+				by = m
+			}
 		}
 	}
 	if by.Time == nil {
@@ -332,20 +341,24 @@ func MayNotEvict(node *corev1.Node) bool {
 const OnlyLabel = "label"
 
 // Claim reads the Node, and returns the claim on it. ok is true if something on the Node is to be taken back by this writer: the claim is its
-// own, or only ExcludeLabel is. In the latter case, the claim returned is made up, for the event OnlyLabel. ok is false if neither
-// is: there is no valid claim, or it is another program's. A Node that does not exist is an error.
+// own, or only ExcludeLabel is. In the latter case, the claim returned is made up, for the event OnlyLabel. ok is false if neither is. A claim that
+// cannot be parsed is not returned, as it names no event, but Uncordon removes it. A Node that does not exist is an error.
 func (n *Node) Claim(ctx context.Context) (claim Claim, ok bool, err error) {
 	node, err := n.get(ctx, kube.InTurn)
 	if err != nil {
 		return Claim{}, false, fmt.Errorf("reading node %q: %w", n.name, err)
 	}
-	claim, ok = parseClaim(node.Annotations[CordonAnnotation])
-	claim.UID, claim.Stamp = node.UID, n.cordonStamp(node)
-	ours, labeled := ok && claim.OfWriter(n.opts.Writer), node.Labels[ExcludeLabel] == n.opts.Writer
-	if ours || !labeled {
-		return claim, ours, nil
+	claim, valid := parseClaim(node.Annotations[CordonAnnotation])
+	switch {
+	case valid && claim.OfWriter(n.opts.Writer):
+		claim.Stamp = n.cordonStamp(node)
+	case node.Labels[ExcludeLabel] == n.opts.Writer:
+		claim = Claim{Writer: n.opts.Writer, Event: OnlyLabel, Kind: OnlyLabel, BootID: node.Status.NodeInfo.BootID, Since: time.Now().UTC()}
+	default:
+		return Claim{}, false, nil
 	}
-	return Claim{Writer: n.opts.Writer, Event: OnlyLabel, Kind: OnlyLabel, BootID: node.Status.NodeInfo.BootID, Since: time.Now().UTC(), UID: node.UID}, true, nil
+	claim.UID = node.UID
+	return claim, true, nil
 }
 
 // parseClaim parses the value of CordonAnnotation, no matter who wrote it. ok is false if the value is not a claim.
@@ -406,6 +419,7 @@ func (n *Node) uncordon(ctx context.Context, booted Booted, write bool) (result 
 		if result = found; !write {
 			return nil
 		}
+		// If the cordon is left to another program, no pod comes, and the node that it removes may never be Ready.
 		if booted != nil && result.LeftTo() == "" && !isReady(node, booted) {
 			return errNotReady
 		}

@@ -124,12 +124,12 @@ func (g *guard) awaitBalancers(now time.Time) time.Time {
 	h := &hold{}
 	h.until = func(now time.Time) (time.Time, error) {
 		deadline, soft := g.lastMoment(now), g.goal.Soft
-		softCounts := soft.After(now) || g.goal.Hard.IsZero() // A soft deadline that is over does not count if there is a hard one.
-		if softCounts && !soft.IsZero() {
+		softCounts := !soft.IsZero() && (soft.After(now) || g.goal.Hard.IsZero()) // If it is over, only the hard one counts.
+		if softCounts {
 			deadline = loop.Soonest(deadline, soft.Add(-g.node.opts.Margin))
 		}
-		longest, half := h.began.Add(longestDeregistration), h.began.Add(deadline.Sub(h.began)/2)
-		if !deadline.IsZero() && half.Before(longest) {
+		longest := h.began.Add(longestDeregistration)
+		if half := h.began.Add(deadline.Sub(h.began) / 2); !deadline.IsZero() && half.Before(longest) {
 			return half, errHalf
 		}
 		return longest, errLate
@@ -164,8 +164,8 @@ func (g *guard) delayEvictions(since time.Time, delay time.Duration) {
 }
 
 // awaitVolumes starts the wait for volumes, once no pod is left: a volume that stays attached keeps its pod from starting elsewhere for minutes. It
-// returns when the wait ends at the latest. g.volumes is nil afterwards if nothing has to be waited for, or the wait is over.
-func (g *guard) awaitVolumes(now time.Time) time.Time {
+// returns when the wait ends at the latest. waits is false if nothing has to be waited for, or the wait is over.
+func (g *guard) awaitVolumes(now time.Time) (until time.Time, waits bool) {
 	if g.volumes == nil && !g.volumesDone && g.node.opts.VolumeWait > 0 {
 		h := &hold{}
 		h.until = func(now time.Time) (time.Time, error) {
@@ -177,7 +177,8 @@ func (g *guard) awaitVolumes(now time.Time) time.Time {
 		}
 		g.await(&g.volumes, h, volumes, state.VolumesInUse, func(error) { g.volumesDone = true })
 	}
-	return g.volumes.endIfLate(now)
+	until = g.volumes.endIfLate(now)
+	return until, g.volumes != nil
 }
 
 // renewVolumes has volumes waited for again, as a pod has come or may have come.
