@@ -16,7 +16,6 @@ import (
 	"cmp"
 	"context"
 	"iter"
-	"maps"
 	"slices"
 	"time"
 
@@ -126,7 +125,7 @@ func (t Terms) Patience(began time.Time) time.Time {
 	return began.Add(min(patience, max(t.Hard.Sub(began)/4, leastPatience)))
 }
 
-// Pods is what is known of a node's pods. Only its loop changes it.
+// Pods is what is known of a node's pods. Only its loop changes it, and prepare, with the lock held.
 type Pods struct {
 	*Evictor
 	loop  *loop.Loop
@@ -255,6 +254,7 @@ func (p *Pods) Prove(number int, now time.Time) (proven bool, again time.Time) {
 			}
 			p.handleListed()
 			terms := p.drain.Terms()
+			// An exempt pod stays. One that goes was met since the call: the next call has a higher number.
 			mustGo := func(pod corev1.Pod) bool {
 				t := p.pods[pod.UID]
 				return (t == nil || t.stage == staying) && !p.opts.Stays(&pod, terms)
@@ -283,7 +283,8 @@ const (
 	// long an accepted eviction may show no effect before it is repeated. The kubelet needs seconds to clean up after the last container. A
 	// pod that takes longer is stuck, for instance behind a finalizer or a volume, and needs no name service any more.
 	overdueAfter = 10 * time.Second
-	// lookGrace is how long a pod waits for a look at the Node once its limits.evictBy has come. After an outage, a look returns within two seconds.
+	// lookGrace is how long after it was found a pod waits for a look at the Node if its limits.evictBy has come. After an outage, a look returns
+	// within two seconds.
 	lookGrace = 3 * time.Second
 	// shortestPause is the shortest time between two requests for a pod.
 	shortestPause = 100 * time.Millisecond
@@ -407,7 +408,7 @@ func (p *Pods) handlePod(pod *corev1.Pod) {
 // Rejudge decides again for all pods whether they have to go.
 func (p *Pods) Rejudge() {
 	p.all = true
-	for _, t := range slices.Collect(maps.Values(p.pods)) {
+	for _, t := range p.pods { // handlePod may replace t, but adds and removes no pod.
 		p.handlePod(t.pod)
 	}
 }
@@ -510,21 +511,21 @@ func (p *Pods) countRemoval(t *target) {
 // noEffect is reported of a pod that keeps running although its eviction was accepted. A webhook may have made the eviction a dry run.
 const noEffect = "the API server accepted an eviction, but the pod is not terminating"
 
-// handleGone handles that a pod has left the node. last is the pod as it was before that. A pod that did not have to go is only forgotten.
-func (p *Pods) handleGone(last *corev1.Pod) {
-	t, known := p.pods[last.UID]
-	delete(p.pods, last.UID)
+// handleGone handles that a pod has left the node. pod is as it was before that. A pod that did not have to go is only forgotten.
+func (p *Pods) handleGone(pod *corev1.Pod) {
+	t, known := p.pods[pod.UID]
+	delete(p.pods, pod.UID)
 	if !known || !t.stage.goes() {
 		return
 	}
+	t.pod = pod
 	p.countRemoval(t)
-	t.pod = last
 	if t.stage < terminating { // Otherwise follow has noted its departure.
 		p.noteDeparture(t)
 	}
 	t.withdraw()
 	p.all = true // Critical pods may have waited for it.
-	p.drain.Report(state.PodGone, last, "")
+	p.drain.Report(state.PodGone, pod, "")
 }
 
 // withdraw cancels the request that is under way, unless it has been sent. To remove a pod without a grace, the API server first writes that the

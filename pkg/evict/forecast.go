@@ -74,7 +74,7 @@ func (o Options) foresee(pod *corev1.Pod, from, end time.Duration) (gone, gets t
 	if finished(pod) { // It has no containers left to wait for.
 		return 0, grace
 	}
-	if pod.DeletionTimestamp != nil { // It is terminating, and has been for an unknown part of its grace.
+	if pod.DeletionTimestamp != nil { // It has been terminating for an unknown part of its grace; so Cut does not list it.
 		return min(givenGrace(pod), max(end, 0)), grace
 	}
 	evictBy := max(end-grace, 0)

@@ -57,7 +57,7 @@ func (p *Pods) plan(t *target, now time.Time) (what state.TransitionKind, again 
 			t.last.cancel() // The eviction may hang. handleAnswer has the pod planned for again, and a deletion follows.
 		}
 	case t.stage >= terminating:
-		what, again = p.planTerminating(t, l.goneBy, now)
+		what, again = p.planTerminating(t, l, now)
 	default:
 		what, again = p.planWaiting(t, l, now)
 	}
@@ -71,8 +71,8 @@ func (p *Pods) plan(t *target, now time.Time) (what state.TransitionKind, again 
 type limits struct {
 	// goneBy is when the pod must be gone; zero without a hard deadline.
 	goneBy time.Time
-	// evictBy is the latest time that leaves the pod its grace before the deadline, hard or soft; zero without a deadline. From then on, nothing
-	// may delay the pod's eviction.
+	// evictBy is the latest time that leaves the pod its grace before the deadline; zero without one. If there is a hard deadline, the soft one does
+	// not count. From evictBy on, nothing may delay the pod's eviction.
 	evictBy time.Time
 }
 
@@ -82,9 +82,10 @@ func (p *Pods) limits(t *target, now time.Time) limits {
 	grace, terms := p.opts.grace(t.pod), p.drain.Terms()
 	switch {
 	case terms.Hard.IsZero() && terms.Soft.IsZero():
-		return limits{}
+		return l
 	case terms.Hard.IsZero():
-		return limits{evictBy: terms.Soft.Add(-p.opts.Margin - grace)}
+		l.evictBy = terms.Soft.Add(-p.opts.Margin - grace)
+		return l
 	case now.Before(terms.Hard):
 		l.goneBy = terms.Hard.Add(-p.opts.Margin)
 	case t.metAt.After(terms.Hard): // The machine should be gone, as in the next case. This pod was found later.
@@ -101,6 +102,9 @@ func (l limits) pressing(now time.Time) bool { return !l.evictBy.IsZero() && !no
 
 // escalated reports whether evictBy has come before a hard deadline. Then a pod that cannot be evicted at once is deleted.
 func (l limits) escalated(now time.Time) bool { return !l.goneBy.IsZero() && l.pressing(now) }
+
+// shortenAt is when a deletion shortens the grace of a pod that is terminating; only if goneBy is set.
+func (l limits) shortenAt() time.Time { return l.goneBy.Add(-time.Second) }
 
 // planWaiting is plan for a pod that is not terminating, and for which no request is under way. It checks one after the other what the pod's eviction
 // may have to wait for. Once limits.evictBy has come, most of that no longer counts.
@@ -125,11 +129,11 @@ func (p *Pods) planWaiting(t *target, l limits, now time.Time) (what state.Trans
 		p.noteHeld(t, state.PodRefused, noEffect)
 	}
 	if l.escalated(now) {
-		timeLeft := now.Before(l.goneBy) || now.Before(p.drain.Terms().Hard)
+		hurry := now.Before(l.goneBy) || now.Before(p.drain.Terms().Hard) // Once overtime is over, too, a pause costs no pod its grace.
 		switch {
 		case !t.last.sent: // Its disruption budget is asked, even now.
 			return state.PodEvicted, time.Time{}
-		case t.last.what == state.PodEvicted && timeLeft: // The deletion follows without a pause.
+		case t.last.what == state.PodEvicted && hurry: // The deletion follows without a pause.
 			return state.PodDeleted, time.Time{}
 		case !now.Before(t.next): // The pause after the last request is over.
 			return state.PodDeleted, time.Time{}
@@ -147,11 +151,11 @@ func (p *Pods) planWaiting(t *target, l limits, now time.Time) (what state.Trans
 // effectBy returns until when an accepted request has to show its effect: the watch shows the pod terminating. After that the request is repeated.
 // That is overdueAfter the request, and sooner before a hard deadline, where waiting costs the pod its grace.
 func (t *target) effectBy(l limits, now time.Time) time.Time {
-	patience, timeLeft := overdueAfter, l.goneBy.Sub(t.last.at)
+	patience, leftAtRequest := overdueAfter, l.goneBy.Sub(t.last.at)
 	switch {
-	case !l.escalated(now) || timeLeft <= 0: // There is no hurry, or the request was made after the deadline.
+	case !l.escalated(now) || leftAtRequest <= 0: // There is no hurry, or the request was made after the deadline.
 	case t.last.escalated: // The rest of the time is for other requests.
-		patience = min(patience, max(timeLeft/3, leastWatchTime))
+		patience = min(patience, max(leftAtRequest/3, leastWatchTime))
 	default: // The request was an eviction without hurry. Now a deletion is due.
 		patience = leastWatchTime
 	}
@@ -159,11 +163,11 @@ func (t *target) effectBy(l limits, now time.Time) time.Time {
 }
 
 // lookBy returns until when a pod waits before a hard deadline for a look at the Node. The look may show that the pod may stay. But an API server
-// that does not answer must not cost the pod its grace. So a pressing pod, whose evictBy has come, waits lookGrace at most.
+// that does not answer must not cost the pod its grace. So a pressing pod, whose evictBy has come, waits lookGrace at most, from when it was found.
 func (p *Pods) lookBy(t *target, pressing bool) time.Time {
-	by, latest := p.drain.Terms().Patience(t.metAt), t.metAt.Add(lookGrace)
-	if pressing && latest.Before(by) {
-		return latest
+	by := p.drain.Terms().Patience(t.metAt)
+	if pressing {
+		by = loop.Soonest(by, t.metAt.Add(lookGrace))
 	}
 	return by
 }
@@ -171,7 +175,7 @@ func (p *Pods) lookBy(t *target, pressing bool) time.Time {
 // planTerminating is plan for a pod that is terminating. The pod is left to end by itself, unless it would end after goneBy. Then a deletion
 // shortens its grace to a second. The deletion is made one second before goneBy and no sooner: the containers have had their signal, and use their
 // time. The kubelet would count any longer grace from a time of the API server's clock.
-func (p *Pods) planTerminating(t *target, goneBy, now time.Time) (what state.TransitionKind, again time.Time) {
+func (p *Pods) planTerminating(t *target, l limits, now time.Time) (what state.TransitionKind, again time.Time) {
 	switch {
 	case now.Before(t.endBy):
 		again = t.endBy
@@ -182,11 +186,11 @@ func (p *Pods) planTerminating(t *target, goneBy, now time.Time) (what state.Tra
 	}
 	grace := t.pod.DeletionGracePeriodSeconds
 	shortest := grace != nil && *grace <= 1 // A grace of a second cannot be shortened.
-	endsInTime := !t.endBy.Add(-overdueAfter).After(goneBy)
-	if goneBy.IsZero() || shortest || endsInTime {
+	endsInTime := !t.endBy.Add(-overdueAfter).After(l.goneBy)
+	if l.goneBy.IsZero() || shortest || endsInTime {
 		return "", again
 	}
-	shortenAt := goneBy.Add(-time.Second)
+	shortenAt := l.shortenAt()
 	if shortenAt.Before(t.next) { // The last deletion failed, or the watch does not show its effect yet.
 		shortenAt = t.next
 	}
@@ -259,8 +263,9 @@ func (p *Pods) request(t *target, what state.TransitionKind, now time.Time) {
 // errUnwanted is the result of a request that was not sent, since it was no longer wanted when the gate let it pass.
 var errUnwanted = errors.New("it is no longer wanted")
 
-// prepare is called for a request that has passed the gate (Options.Gate), in the request's goroutine. It marks the request as sent, and returns
-// what to send and the time for the answer. options is nil if the request is no longer wanted: the deadline may have changed while it waited.
+// prepare is called for a request that has passed the gate (Options.Gate), in the request's goroutine. It marks the request as sent, records how much
+// of the pod's grace it cuts, and returns what to send and the time for the answer. options is nil if the request is no longer wanted: the deadline
+// may have changed while it waited.
 func (p *Pods) prepare(ctx context.Context, t *target, pod *corev1.Pod, what state.TransitionKind) (options *metav1.DeleteOptions, timeout time.Duration) {
 	p.loop.Lock()
 	defer p.loop.Unlock()
@@ -268,14 +273,14 @@ func (p *Pods) prepare(ctx context.Context, t *target, pod *corev1.Pod, what sta
 	l := p.limits(t, now)
 	mayDelete := l.escalated(now)
 	if pod.DeletionTimestamp != nil { // The deletion shortens the grace, as planTerminating says.
-		mayDelete = !l.goneBy.IsZero() && !now.Before(l.goneBy.Add(-time.Second))
+		mayDelete = !l.goneBy.IsZero() && !now.Before(l.shortenAt())
 	}
 	if ctx.Err() != nil || what == state.PodDeleted && !mayDelete {
 		return nil, 0
 	}
 	t.last.sent = true
 	timeout = kube.Write                                          // If that is too long for an eviction, plan cancels it when it escalates.
-	left := max(l.goneBy.Sub(now), p.drain.Terms().Hard.Sub(now)) // goneBy is a margin before Hard: a slow API server may use it up.
+	left := max(l.goneBy.Sub(now), p.drain.Terms().Hard.Sub(now)) // Before Hard, the answer may come as late as that; goneBy is a margin sooner.
 	if l.escalated(now) && left > 0 {
 		timeout = max(min(kube.WriteLimit(left), left/2), time.Second/2) // The other half is for another request.
 	}
@@ -318,8 +323,8 @@ func (p *Pods) handleAnswer(t *target, asked *corev1.Pod, err error, canceled bo
 	shortens := asked.DeletionTimestamp != nil // The request was to shorten the grace of a terminating pod.
 	switch {
 	case err == nil:
-		t.last.at = now // Webhooks may have taken long.
-		if t.held != noEffect {
+		t.last.at = now         // Webhooks may have taken long.
+		if t.held != noEffect { // Only the watch can show that there is an effect.
 			t.held = "" // What refused an earlier request does not hold the pod any more.
 		}
 		if t.stage < terminating { // The pod is counted once the watch shows that it terminates.
