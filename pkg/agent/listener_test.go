@@ -104,7 +104,7 @@ func TestListener_EachEventThatIsPutOff(t *testing.T) {
 		r.announce(r.rebooting("a", 6*time.Hour), notice)
 		r.wantHeard("changed a")
 	})
-	for left, detail := range map[drain.UncordonResult]string{drain.UncordonLifted: "", drain.UncordonLeft("Karpenter"): " Karpenter"} {
+	for left, detail := range map[drain.UncordonResult]string{drain.UncordonLifted: "", "left to Karpenter": " Karpenter"} {
 		repeat(t, 1, func(r *rig) {
 			r.node.toUncordon(func(context.Context) (drain.UncordonResult, error) { return left, nil })
 			r.runFor(r.rebooting("a", 5*time.Minute), r.rebooting("b", 6*time.Minute))

@@ -41,11 +41,9 @@ const (
 	ExcludeLabel = "node.kubernetes.io/exclude-from-external-load-balancers"
 )
 
-// Keys by which operators limit what nth does. nth never writes them. A change takes effect at any time.
-const (
-	// ActionAnnotation on a Node names the most that is done to it: LeaveNode, OnlyNotify or OnlyCordon. Any other value is ignored.
-	ActionAnnotation = kube.KeyPrefix + "action"
-)
+// ActionAnnotation on a Node names the most that nth does to it: LeaveNode, OnlyNotify or OnlyCordon. Any other value is ignored. Only operators
+// write it. A change takes effect at any time.
+const ActionAnnotation = kube.KeyPrefix + "action"
 
 // The values of ActionAnnotation.
 const (
@@ -322,7 +320,7 @@ func (d *DryRun) foresee(ctx context.Context, goal Goal, seen *memory) (foreseen
 		},
 		steps: []Progress{v.cordon.progress()},
 	}
-	would.steps[0].Claim, _ = parseClaim(v.claim) // Without a valid annotation, the claim names no events.
+	would.steps[0].Claim, _ = parseClaim(node.Annotations[CordonAnnotation]) // Without a valid annotation, the claim names no events.
 	if !evicts {
 		return would, nil
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/kube"
@@ -45,8 +44,8 @@ type guard struct {
 	looks, looked int
 	// trouble is why the Node cannot be read or cordoned.
 	trouble kube.Trouble
-	// labelRefusals are the refusals of ExcludeLabel that were reported.
-	labelRefusals kube.Reasons
+	// labelTrouble is why ExcludeLabel cannot be written.
+	labelTrouble kube.Trouble
 	// cordonDecided is when it became known whether the node is cordoned, and evictFrom is when evictions begin. Each is zero while it is not
 	// known.
 	cordonDecided, evictFrom time.Time
@@ -382,7 +381,7 @@ func (g *guard) handleUncordon(v view) {
 		g.formerCordonStamp = v.cordonStamp
 	}
 	g.pods.Rejudge()
-	claim, _ := parseClaim(v.claim) // If the operator has removed the annotation, too, the claim names no events.
+	claim, _ := parseClaim(v.node.Annotations[CordonAnnotation]) // If the operator has removed the annotation, too, the claim names no events.
 	g.report(Progress{Kind: state.NodeUncordoned, Claim: claim})
 }
 
@@ -453,17 +452,10 @@ func (g *guard) reportChange(before view, newNode bool) {
 	if g.view.labeled && !before.labeled && !newNode { // The first look at a Node sets no label: one that it finds is old.
 		g.report(Progress{Kind: state.NodeExcluded})
 	}
-	g.reportLabelRefusal(g.view.labelErr)
-}
-
-// reportLabelRefusal reports each new reason why ExcludeLabel could not be written; nil is no reason. After a conflict, the next look tries again,
-// so that is not reported.
-func (g *guard) reportLabelRefusal(err error) {
-	if err == nil || apierrors.IsConflict(err) {
-		return
-	}
-	if why := kube.Plain(err); g.labelRefusals.Add(why, kube.EqualIgnoringDigits) {
-		why = fmt.Sprintf("cannot add the label %s to node %q, so load balancers do not deregister it: %s", ExcludeLabel, g.node.name, why)
+	if g.view.labelErr == nil {
+		g.labelTrouble = kube.Trouble{}
+	} else if why := g.labelTrouble.Note(g.view.labelErr); why != "" {
+		why = fmt.Sprintf("cannot write the label %s of node %q, so load balancers treat it as before: %s", ExcludeLabel, g.node.name, why)
 		g.report(Progress{Kind: state.PodRefused, Detail: why})
 	}
 }

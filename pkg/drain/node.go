@@ -83,17 +83,11 @@ type view struct {
 	cordon  CordonResult
 	uid     types.UID
 	node    *corev1.Node // as the look has read or written it
-	// unschedulable is the field of the Node's spec. foreignClaim: the cordon has a claim of another program, which may lift it.
-	unschedulable, foreignClaim bool
-	// autoscaled: Cluster Autoscaler is removing the Node.
-	autoscaled bool
 	// claimIsOurs: our claim is on the Node. labeled: our label is. mayNotEvict: operators opted the node's pods out.
 	claimIsOurs, labeled, mayNotEvict bool
 	// uncordoned: somebody has uncordoned the Node since the look before. staysUncordoned: because of this uncordon, or an earlier one, the Node is
 	// not cordoned again.
 	uncordoned, staysUncordoned bool
-	// claim is the value of CordonAnnotation.
-	claim string
 	// cordonStamp is when the cordon was set, by the API server's clock. It is also known for a cordon of ours that somebody has taken off.
 	// Zero if the Node does not say.
 	cordonStamp time.Time
@@ -174,7 +168,7 @@ func (n *Node) look(ctx context.Context, goal Goal, before memory) view {
 		}
 		v = n.viewOf(node, goal, before)
 		v.cordon = CordonSet // by this look, whatever else is on the Node
-		if !v.unschedulable {
+		if !node.Spec.Unschedulable {
 			v.cordon, v.err = CordonNone, errNoEffect
 			return v
 		}
@@ -185,7 +179,7 @@ func (n *Node) look(ctx context.Context, goal Goal, before memory) view {
 			v.node, v.lacksLabel, v.labeled = node, false, true
 		}
 	}
-	if v.staysUncordoned && !v.uncordoned && v.labeled && !v.unschedulable { // It takes pods, so it should get traffic, even while a drain continues.
+	if v.staysUncordoned && !v.uncordoned && v.labeled && !node.Spec.Unschedulable { // It takes pods, so it should get traffic, even while a drain continues.
 		if node, v.labelErr = n.setLabel(ctx, node, nil, goal.patchTimeout()); v.labelErr == nil {
 			v.node, v.labeled = node, false
 		}
@@ -195,15 +189,13 @@ func (n *Node) look(ctx context.Context, goal Goal, before memory) view {
 
 // viewOf returns the view of a Node that was read, compared with what the guard knows from earlier looks.
 func (n *Node) viewOf(node *corev1.Node, goal Goal, before memory) view {
-	claimIsOurs := n.claimIsOurs(node)
 	v := view{
-		uid: node.UID, node: node, mayNotEvict: MayNotEvict(node), unschedulable: node.Spec.Unschedulable, claimIsOurs: claimIsOurs,
-		foreignClaim: node.Spec.Unschedulable && hasClaim(node) && !claimIsOurs, autoscaled: autoscaled(node), claim: node.Annotations[CordonAnnotation],
-		labeled: node.Labels[ExcludeLabel] == n.opts.Writer, uncordoned: wasUncordoned(node, before.view),
+		uid: node.UID, node: node, mayNotEvict: MayNotEvict(node), claimIsOurs: n.claimIsOurs(node), labeled: n.hasLabel(node),
+		uncordoned: n.wasUncordoned(node, cmp.Or(before.view.node, &corev1.Node{})),
 	}
 	v.staysUncordoned = v.uncordoned || before.staysUncordoned(goal)
 	v.cordon = n.cordonOf(node, v, before.view)
-	if v.unschedulable || claimIsOurs { // There is a cordon, or our claim is left from a cordon that somebody has taken off.
+	if node.Spec.Unschedulable || v.claimIsOurs { // There is a cordon, or our claim is left from a cordon that somebody has taken off.
 		v.cordonStamp = n.cordonStamp(node)
 	}
 	_, anyLabel := node.Labels[ExcludeLabel]
@@ -223,11 +215,11 @@ func (n *Node) cordonOf(node *corev1.Node, v, last view) CordonResult {
 	switch {
 	case MayNotCordon(node):
 		return CordonOptedOut
-	case v.unschedulable && (!n.claimIsOurs(node) || n.cordonedByOther(node)):
+	case node.Spec.Unschedulable && (!v.claimIsOurs || n.cordonedByOther(node)):
 		return CordonForeign
-	case v.unschedulable && (last.cordon == CordonSet || lastSawNoCordon):
+	case node.Spec.Unschedulable && (last.cordon == CordonSet || lastSawNoCordon):
 		return CordonSet // It was this guard, even if the answer to its patch was lost.
-	case v.unschedulable:
+	case node.Spec.Unschedulable:
 		return CordonKept
 	case v.staysUncordoned:
 		return Uncordoned
@@ -237,16 +229,17 @@ func (n *Node) cordonOf(node *corev1.Node, v, last view) CordonResult {
 
 // wasUncordoned reports whether somebody has uncordoned the Node since the last look. That is so if the Node is schedulable now, and was not then. It
 // is also so if the Node has a new claim: it was cordoned and uncordoned in between. It is not so if a program has taken off its own cordon: that
-// program has removed its claim, too. For the first look any claim is new: its cordon was taken off while no guard looked.
-func wasUncordoned(node *corev1.Node, last view) bool {
-	autoscalerGaveUp := last.autoscaled && !autoscaled(node) // Then it has taken off any cordon.
+// program has removed its claim, too. last is the Node of the last look; empty for the first one. Then any claim is new: its cordon was taken off
+// while no guard looked.
+func (n *Node) wasUncordoned(node, last *corev1.Node) bool {
+	autoscalerGaveUp := autoscaled(last) && !autoscaled(node) // Then it has taken off any cordon.
 	if node.Spec.Unschedulable || autoscalerGaveUp {
 		return false
 	}
 	claim := node.Annotations[CordonAnnotation]
-	newClaim := claim != "" && claim != last.claim
-	byItsWriter := claim == "" && last.foreignClaim
-	return newClaim || last.unschedulable && !byItsWriter
+	newClaim := claim != "" && claim != last.Annotations[CordonAnnotation]
+	byItsWriter := claim == "" && hasClaim(last) && !n.claimIsOurs(last)
+	return newClaim || last.Spec.Unschedulable && !byItsWriter
 }
 
 // setLabel sets ExcludeLabel to the writer, or takes it off if value is nil, and returns the changed Node.
@@ -254,11 +247,14 @@ func (n *Node) setLabel(ctx context.Context, seen *corev1.Node, value any, timeo
 	metadata := asSeen(seen)
 	metadata["labels"] = map[string]any{ExcludeLabel: value}
 	node, err := n.patch(ctx, map[string]any{"metadata": metadata}, n.labelManager(), kube.InTurn, timeout)
-	if err == nil && (node.Labels[ExcludeLabel] == n.opts.Writer) != (value != nil) {
+	if err == nil && n.hasLabel(node) != (value != nil) {
 		err = errNoEffect
 	}
 	return node, err
 }
+
+// hasLabel reports whether our label is on the Node.
+func (n *Node) hasLabel(node *corev1.Node) bool { return node.Labels[ExcludeLabel] == n.opts.Writer }
 
 // hasClaim reports whether there is a claim on the Node, no matter who wrote it.
 func hasClaim(node *corev1.Node) bool {
@@ -352,7 +348,7 @@ func (n *Node) Claim(ctx context.Context) (claim Claim, ok bool, err error) {
 	switch {
 	case valid && claim.OfWriter(n.opts.Writer):
 		claim.Stamp = n.cordonStamp(node)
-	case node.Labels[ExcludeLabel] == n.opts.Writer:
+	case n.hasLabel(node):
 		claim = Claim{Writer: n.opts.Writer, Event: OnlyLabel, Kind: OnlyLabel, BootID: node.Status.NodeInfo.BootID, Since: time.Now().UTC()}
 	default:
 		return Claim{}, false, nil
@@ -372,7 +368,7 @@ func parseClaim(text string) (claim Claim, ok bool) {
 // UncordonResult says what an uncordon found and did.
 type UncordonResult string
 
-// The outcomes of an uncordon, apart from UncordonLeft.
+// The outcomes of an uncordon. In another, LeftTo names a program.
 const (
 	// UncordonLifted: the node takes pods again.
 	UncordonLifted UncordonResult = "lifted"
@@ -446,7 +442,7 @@ func (n *Node) uncordonOf(node *corev1.Node) UncordonResult {
 		return UncordonNotOurs
 	}
 	if other := neededBy(node); other != "" {
-		return UncordonLeft(other)
+		return UncordonResult(leftTo + other)
 	}
 	return UncordonLifted
 }
@@ -477,8 +473,7 @@ func cordonPatch(seen *corev1.Node, claim Claim) map[string]any {
 // uncordonPatch returns the patch that removes our keys from the Node, and also the cordon if result is UncordonLifted. It returns nil if nothing
 // on the Node is ours. In a merge patch, a key with nil is removed.
 func (n *Node) uncordonPatch(node *corev1.Node, result UncordonResult) map[string]any {
-	claimIsOurs := n.claimIsOurs(node)
-	labeled := node.Labels[ExcludeLabel] == n.opts.Writer
+	claimIsOurs, labeled := n.claimIsOurs(node), n.hasLabel(node)
 	if !claimIsOurs && !labeled {
 		return nil
 	}

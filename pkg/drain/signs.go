@@ -60,10 +60,8 @@ func autoscaled(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == autoscalerTaint })
 }
 
+// leftTo begins the result of an uncordon that has left the cordon to somebody else, who still needs it.
 const leftTo = "left to "
-
-// UncordonLeft returns the result of an uncordon that has left the cordon to somebody else, who still needs it.
-func UncordonLeft(to string) UncordonResult { return UncordonResult(leftTo + to) }
 
 // LeftTo names who still needs the cordon, as part of a sentence; empty if nobody does.
 func (r UncordonResult) LeftTo() string {

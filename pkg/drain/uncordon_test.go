@@ -80,7 +80,7 @@ func TestUncordon_LeavesTheCordonToOthers(t *testing.T) {
 			want := drain.UncordonLifted
 			s.ChangeNode(cordoned(ours))
 			if c.to != "" { // who leaves the cordon need not wait for the node
-				want = drain.UncordonLeft(c.to)
+				want = drain.UncordonResult("left to " + c.to)
 				s.ChangeNode(func(n *corev1.Node) { n.Status.Conditions = nil })
 			}
 			s.ChangeNode(c.node)
