@@ -138,8 +138,7 @@ type Pods struct {
 	owners   map[string]*owner // by the owner's name
 	counts   Counts
 
-	// The next Act plans for the pods in touched; if all is set, or wake has come, for all pods. wake is when something is due for any other pod;
-	// zero if nothing is.
+	// The next Act plans for touched; for all pods if all is set or wake has come. wake is when something is due for any other pod; zero if nothing is.
 	all     bool
 	touched []*target
 	wake    time.Time
@@ -283,8 +282,7 @@ const (
 	// long an accepted eviction may show no effect before it is repeated. The kubelet needs seconds to clean up after the last container. A
 	// pod that takes longer is stuck, for instance behind a finalizer or a volume, and needs no name service any more.
 	overdueAfter = 10 * time.Second
-	// lookGrace is how long after it was found a pod waits for a look at the Node if its limits.evictBy has come. After an outage, a look returns
-	// within two seconds.
+	// lookGrace is how long after it was found a pod whose limits.evictBy has come waits for a look. After an outage, one returns within two seconds.
 	lookGrace = 3 * time.Second
 	// shortestPause is the shortest time between two requests for a pod.
 	shortestPause = 100 * time.Millisecond

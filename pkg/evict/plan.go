@@ -263,9 +263,8 @@ func (p *Pods) request(t *target, what state.TransitionKind, now time.Time) {
 // errUnwanted is the result of a request that was not sent, since it was no longer wanted when the gate let it pass.
 var errUnwanted = errors.New("it is no longer wanted")
 
-// prepare is called for a request that has passed the gate (Options.Gate), in the request's goroutine. It marks the request as sent, records how much
-// of the pod's grace it cuts, and returns what to send and the time for the answer. options is nil if the request is no longer wanted: the deadline
-// may have changed while it waited.
+// prepare is called in a request's goroutine once Options.Gate has let it pass. It marks the request as sent, and what it cuts of the grace. It returns
+// what to send and the time for the answer. options is nil if the request is no longer wanted: the deadline may have changed while it waited.
 func (p *Pods) prepare(ctx context.Context, t *target, pod *corev1.Pod, what state.TransitionKind) (options *metav1.DeleteOptions, timeout time.Duration) {
 	p.loop.Lock()
 	defer p.loop.Unlock()
