@@ -21,8 +21,7 @@ func TestDryRun(t *testing.T) {
 	// A dry run tells of pods also where the goal comes to be a drain later.
 	run(t, "a drain after a cordon", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a"), 0)
-		goal := toCordon()
-		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
+		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), toCordon())
 		time.Sleep(time.Second)
 		r.adjust(func(g *drain.Goal) { g.Evict = true })
 		r.succeed()
@@ -103,9 +102,7 @@ func TestDryRun(t *testing.T) {
 			t.Errorf("reported %+v", r.reports)
 		}
 		r.adjust(func(goal *drain.Goal) { goal.Hard = goal.Hard.Add(-time.Minute) })
-		if now := r.numbered(state.StateChanged).State; !now.Drained {
-			t.Errorf("under the new goal, the state is %+v", now)
-		}
+		await(t, "that it is drained under the new goal", func() bool { return r.numbered(state.StateChanged).State.Drained })
 		s.ChangeNode(cordoned(""))
 		goal := goalWithin(true, plenty)
 		goal.NodeSeen = true
