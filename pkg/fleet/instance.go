@@ -302,6 +302,7 @@ func (t *term) pursue(inst *instance, on node) time.Duration {
 		t.enlist(inst, on, events, past, due)
 		s = inst.drain
 		s.rules, s.goal, s.inTurn = rules, goal, inTurn
+		s.prioritize() // cordonWaiting needs the urgency, even if the session has no place.
 		t.dispatch()
 	default: // A session that waits is not needed any more.
 		inst.drain = nil

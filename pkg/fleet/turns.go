@@ -36,8 +36,7 @@ func isUrgent(ev event.Event) bool {
 }
 
 // dispatch begins the sessions that have a place within the limits, urgent ones first. A session whose group is full holds up no other. Nodes without
-// Options.GroupLabel are one group. It is called
-// whenever a session was enlisted or has freed its place. The term's mutex is held.
+// Options.GroupLabel are one group. dispatch is called whenever a session was enlisted or has freed its place. The term's mutex is held.
 func (t *term) dispatch() {
 	limits := t.opts.Limits
 	var line []*session // those that wait
@@ -50,7 +49,6 @@ func (t *term) dispatch() {
 		switch {
 		case s == nil, s.stage == ended: // The instance takes no place.
 		case s.stage == waiting:
-			s.prioritize()
 			line = append(line, s)
 		default:
 			all++
@@ -59,6 +57,12 @@ func (t *term) dispatch() {
 				groups[s.node.group]++
 			}
 		}
+	}
+	if all >= places+urgentPlaces { // No session has a place, so the line need not be sorted.
+		return
+	}
+	for _, s := range line {
+		s.prioritize() // Time has passed.
 	}
 	slices.SortFunc(line, byPriority)
 	for _, s := range line {
@@ -96,7 +100,10 @@ var noDeadline = time.Unix(1<<40, 0)
 func (s *session) prioritize() {
 	urgent := s.goal.Action == policy.Uncordon
 	s.deadline = noDeadline
-	for _, ev := range s.open() {
+	for _, ev := range s.events {
+		if ev.rests {
+			continue
+		}
 		urgent = urgent || isUrgent(ev.Event) && slices.Contains(s.goal.Events, ev.ID)
 		if !ev.Deadline.IsZero() && ev.Deadline.Before(s.deadline) {
 			s.deadline = ev.Deadline
