@@ -214,6 +214,7 @@ func TestChange_IsRepeatedOnlyIfItWasThrottled(t *testing.T) {
 		"a start":              {request: ec2.Start, state: "running", tried: 1},
 		"a termination":        {request: ec2.Terminate, state: "terminated", tried: 1},
 		"a reboot":             {request: ec2.Reboot, state: "running", tried: 1},
+		"an unknown one":       {request: "ec2:Hibernate", state: "running", why: "InvalidAction"},
 		"a try":                {request: ec2.Stop, try: true, state: "running", tried: 1},
 		"a try that IAM fails": {request: ec2.Stop, try: true, denied: "StopInstances", state: "running", tried: 1, why: "IAM does not allow the request ec2:StopInstances"},
 		"it is throttled":      {request: ec2.Stop, fault: throttled(1), state: "stopped", tried: 2},

@@ -7,6 +7,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/smithy-go"
 
 	"github.com/nth-project/nth/pkg/role"
 )
@@ -62,6 +63,8 @@ func (c *Catalog) request(ctx context.Context, request Request, id string, try b
 		_, err = c.ec2.StartInstances(ctx, &ec2.StartInstancesInput{InstanceIds: ids, DryRun: &try}, once)
 	case Terminate:
 		_, err = c.ec2.TerminateInstances(ctx, &ec2.TerminateInstancesInput{InstanceIds: ids, DryRun: &try}, once)
+	default: // as EC2 answers to a request that it does not know
+		err = &smithy.GenericAPIError{Code: "InvalidAction", Message: "no such request is known"}
 	}
 	return err
 }
