@@ -95,17 +95,15 @@ func (l *leadership) stand(ctx context.Context, lead func(ctx context.Context)) 
 		lead(working)
 		detach()
 		end()
-	case <-ctx.Done(): // This process was not elected.
+	case <-ctx.Done(): // Whether this process was elected all the same shows below.
 	}
-	held := l.holds() == nil
 	stop()
 	election.Wait()
-	if ctx.Err() == nil || !held { // This process does not have the Lease any more.
-		return nil
+	if ctx.Err() != nil && elector.IsLeader() { // It may have been elected at the moment when ctx ended.
+		releasing, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
+		defer cancel()
+		l.release(releasing)
 	}
-	releasing, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
-	defer cancel()
-	l.release(releasing)
 	return nil
 }
 

@@ -182,11 +182,17 @@ func TestRun_CountsTheLeaseFromTheRequest(t *testing.T) {
 		c.add(nodeOf("a", instance), podOn("a", "one"))
 		c.before("evict", held)
 		lease := &slowLease{}
-		first := c.start("host-1", func(o *fleet.Options) {
+		slowly := func(o *fleet.Options) {
 			if api, is := o.Leases.CoreV1().RESTClient().(*rest.RESTClient); is {
 				lease.next, api.Client.Transport = api.Client.Transport, lease
 			}
-		})
+		}
+		zeroth := c.start("host-0", slowly)
+		eventually(t, "it is elected", func() bool { return c.leader() == "host-0" })
+		if zeroth.stop(); c.leader() != "" { // before it knows
+			t.Errorf("the Lease is still %s's", c.leader())
+		}
+		first := c.start("host-1", slowly)
 		eventually(t, "the first leads", func() bool { return first.Status().Leads })
 		second := c.start("host-2", nil)
 		first.take(notice(instance, event.RebalanceRecommendation, "", 0))
