@@ -101,7 +101,7 @@ func (t *term) judgeLaunch(inst *instance, h *hint, on node) time.Duration {
 	case !on.ready:
 		t.awaitLaunch(inst, h)
 		return launchTimeout - age
-	case isCordoned && !h.Hook.Back: // pursue takes the cordon back. An instance that returns to the pool keeps it.
+	case isCordoned: // pursue takes the cordon back.
 		t.hold(inst, h)
 		return askPause
 	default:

@@ -415,7 +415,7 @@ func (t *term) recordedEvent(inst *instance, on node, e state.Entry, asked bool)
 	}
 	goesIntoService := false // by a launch that nth-queue completes
 	for _, h := range inst.hints {
-		goesIntoService = goesIntoService || t.completesLaunch(h) && !h.Hook.Back
+		goesIntoService = goesIntoService || t.completesLaunch(h)
 	}
 	bootID := e.BootID
 	ownReboot := on.mark.Request == ec2.Reboot && on.mark.BootID == bootID
