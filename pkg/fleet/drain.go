@@ -94,9 +94,7 @@ func (t *term) begin(s *session) {
 			}
 		}
 		t.mu.Lock()
-		if s.instance.drain == s {
-			s.instance.drain = nil
-		}
+		s.instance.drain = nil // Only a session that waits is ever replaced.
 		t.mu.Unlock()
 		t.queue.Add(s.instance.id)
 	})
@@ -177,9 +175,6 @@ func (s *session) KeepWarm(ctx context.Context, report func(node string, err err
 // runAgent runs an agent for the Node until ctx ends; s.stop ends ctx when all events rest. Meanwhile it writes the taints and the claim to the Node.
 func (s *session) runAgent(ctx context.Context) {
 	t := s.term
-	t.mu.Lock()
-	s.endIfRested() // If nothing is to be done, the agent only brings the record up to date.
-	t.mu.Unlock()
 	var syncing sync.WaitGroup
 	syncing.Go(func() {
 		for {
@@ -262,7 +257,8 @@ func (f *Fleet) drainNode(on node, urgent func() bool) agent.Node {
 // leftAlone reports whether operators opted the node out, for all events that do not rest. Such a session does not count for Limits. The term's mutex
 // is held.
 func (s *session) leftAlone() bool {
-	return len(s.events) > 0 && !slices.ContainsFunc(s.open(), func(t *task) bool { return t.outcome != event.LeftAlone })
+	open := s.open()
+	return len(open) > 0 && !slices.ContainsFunc(open, func(t *task) bool { return t.outcome != event.LeftAlone })
 }
 
 // onOutcome keeps the latest outcome of an event. If the event is left alone from now on, another session may begin in its place. It implements

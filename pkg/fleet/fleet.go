@@ -198,7 +198,7 @@ func (f *Fleet) Status() Status {
 			now.Draining++
 		}
 		for _, ev := range s.open() {
-			entry := state.Entry{Event: ev.Event, Phase: state.Seen, Changed: time.Now()} // until the agent has recorded the event
+			entry := state.Entry{Event: ev.Event, Phase: state.Seen, FirstSeen: s.since, Changed: time.Now()} // until the agent has recorded the event
 			if recorded := s.record.entry(ev.ID); recorded.Event.ID != "" {
 				entry = recorded
 			}

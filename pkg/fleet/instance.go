@@ -343,15 +343,15 @@ func (t *term) decide(rules policy.Settings, on node, events []event.Event, past
 	}
 	due = map[string]bool{}
 	for _, e := range situation.Past {
-		before, recorded := policy.Find(past, e.Event.ID)
-		changed := !recorded || !policy.SameNews(before, e)
+		before, _ := policy.Find(past, e.Event.ID)
+		isDue := !policy.SameNews(before, e) || e.UnderWay() && !e.LeftAlone
 		if e.Phase == state.Undoing { // The uncordon waits until the kubelet reports the node Ready.
-			due[e.Event.ID] = on.ready
-		} else {
-			due[e.Event.ID] = changed || e.UnderWay() && !e.LeftAlone
+			isDue = on.ready
+		}
+		if _, stands := find(events, e.Event.ID); stands && isDue { // An event that EC2 does not list now may be listed again.
+			due[e.Event.ID] = true
 		}
 	}
-	maps.DeleteFunc(due, func(_ string, isDue bool) bool { return !isDue })
 	return due, rules.Decide(situation)
 }
 

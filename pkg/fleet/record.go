@@ -16,6 +16,15 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
+// find returns the event of that ID among some events.
+func find(events []event.Event, id string) (ev event.Event, found bool) {
+	at := slices.IndexFunc(events, func(ev event.Event) bool { return ev.ID == id })
+	if at < 0 {
+		return event.Event{}, false
+	}
+	return events[at], true
+}
+
 // isListed reports whether EC2 lists events of a kind until they are over.
 func isListed(kind event.Kind) bool {
 	return kind == event.ScheduledMaintenance || kind == event.StatusCheck

@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -111,6 +113,7 @@ type rig struct {
 	log   *bytes.Buffer
 	way   *way
 	stop  func()
+	begun atomic.Int32 // sessions
 }
 
 // run begins a process in the cluster, and returns when it leads.
@@ -130,8 +133,11 @@ func (c *cluster) start(identity string, change func(*fleet.Options)) *rig {
 	logger.SetOutput(r.log)
 	opts := fleet.Options{
 		Client: c.client(r.way), Leases: c.client(&way{with: r.way}), Lease: "nth-queue", Identity: identity, Log: logrus.NewEntry(logger), EC2: &knowledge{}, Hooks: r.hooks,
-		Rules:     fleet.Rules{Policy: policy.Settings{}},
-		Listeners: func(string, string, func() []state.Entry) []agent.Listener { return []agent.Listener{r.ear} },
+		Rules: fleet.Rules{Policy: policy.Settings{}},
+		Listeners: func(string, string, func() []state.Entry) []agent.Listener {
+			r.begun.Add(1)
+			return []agent.Listener{r.ear}
+		},
 	}
 	for _, kind := range event.QueuedKinds() {
 		opts.Policy[kind] = policy.Rule{Action: policy.Drain, Hard: kind == event.SpotInterruption, Codes: map[string]policy.When{policy.OtherCodes: policy.Lead}, Lead: time.Hour}
@@ -317,6 +323,7 @@ type knowledge struct {
 	// planned are the statuses of instances.
 	planned map[string]ec2.Status
 	err     error // what EC2 answers instead
+	unsure  error // what it answers instead when it is first asked about an address
 	// stays is why instances cannot be stopped, and asked are the requests that change instances.
 	stays   map[string]string
 	refused bool                                       // whether IAM refuses those requests
@@ -382,7 +389,9 @@ func (k *knowledge) find(id string) (ec2.Instance, bool) {
 
 // InReservation implements fleet.EC2.
 func (k *knowledge) InReservation(context.Context, string) ([]string, error) {
-	return nil, k.err
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return []string{third}, k.err
 }
 
 // AtAddress implements fleet.EC2.
@@ -394,7 +403,10 @@ func (k *knowledge) AtAddress(_ context.Context, address string) (found []ec2.In
 			found = append(found, ec2.Instance{ID: id, Address: at, State: k.states[id], Clusters: k.clusters[id]})
 		}
 	}
-	return found, k.err
+	if err = cmp.Or(k.unsure, k.err); err != nil {
+		found, k.unsure = nil, nil
+	}
+	return found, err
 }
 
 // Notable implements fleet.EC2.

@@ -216,15 +216,22 @@ func TestPoll_PursuesWhatEC2HasScheduled(t *testing.T) {
 
 // Canceled maintenance drains nothing on the old date, also while EC2's list may be incomplete.
 func TestPoll_BeginsNothingThatEC2ListsNoMore(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
+	each(t, map[string]bool{"alone": false, "one of two": true}, func(t *testing.T, c *cluster, ofTwo bool) {
 		c.add(nodeOf("a", instance), podOn("a", "one"))
 		says := &knowledge{planned: planned("instance-stop", 70*time.Minute, "")} // to begin in ten minutes
-		c.run(func(o *fleet.Options) { o.EC2 = says })
+		var left map[string]ec2.Status
+		if ofTwo {
+			left = planned("instance-stop", days, "")
+			left[instance].Planned[0].ID = "second"
+			says.planned[instance] = ec2.Status{Planned: slices.Concat(says.planned[instance].Planned, left[instance].Planned)}
+		}
+		r := c.run(func(o *fleet.Options) { o.EC2 = says })
 		time.Sleep(5 * time.Minute)
-		says.say(func(k *knowledge) { k.planned = nil })
+		says.say(func(k *knowledge) { k.planned = left })
 		time.Sleep(time.Hour)
-		c.wantUntouched("a")
+		if c.wantUntouched("a"); r.begun.Load() > 2 { // It is announced, and over.
+			t.Errorf("there were %d sessions", r.begun.Load())
+		}
 	})
 }
 

@@ -38,6 +38,9 @@ func isUrgent(ev event.Event) bool {
 // dispatch begins the sessions that have a place within the limits, urgent ones first. A session whose group is full holds up no other. Nodes without
 // Options.GroupLabel are one group. dispatch is called whenever a session was enlisted or has freed its place. The term's mutex is held.
 func (t *term) dispatch() {
+	if t.ctx.Err() != nil { // The term has ended, and so do its sessions.
+		return
+	}
 	limits := t.opts.Limits
 	var line []*session // those that wait
 	all := 0            // sessions that run

@@ -18,8 +18,7 @@ import (
 )
 
 func TestDispatch_BeginsDrainsInTurn(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
+	each(t, map[string]bool{"and they end": false, "and the term ends": true}, func(t *testing.T, c *cluster, termEnds bool) {
 		for _, id := range []string{"i-1", "i-2", "i-3", "i-4"} {
 			n := nodeOf("n-"+id, id)
 			n.Labels = map[string]string{"zone": map[bool]string{true: "a", false: "b"}[id < "i-3"]}
@@ -39,6 +38,28 @@ func TestDispatch_BeginsDrainsInTurn(t *testing.T) {
 		if now := r.Status(); now.Draining != 3 || now.Waiting != 1 || !c.node("n-i-4").Spec.Unschedulable {
 			t.Errorf("with what leaves no time, it stands as %+v", now)
 		}
+		for _, ev := range r.Status().Events {
+			if time.Since(ev.FirstSeen) > time.Minute {
+				t.Errorf("%s was first seen at %s", ev.ID, ev.FirstSeen)
+			}
+		}
+		if termEnds {
+			if r.stop(); r.begun.Load() != 3 {
+				t.Errorf("%d drains were begun, want none at the end of the term", r.begun.Load()-3)
+			}
+			return
+		}
+		c.before("change", func(int) error { time.Sleep(7 * time.Second); return nil }) // such as the claim of an event that joins
+		r.take(notice("i-1", event.StateChange, "stopping", 0))
+		c.before("evict", nil)
+		for range 100 {
+			if time.Sleep(100 * time.Millisecond); r.Status().LeftAlone > 0 {
+				t.Error("a drain that ends counts as left alone")
+				break
+			}
+		}
+		c.before("change", nil)
+		time.Sleep(time.Minute)
 	})
 }
 
