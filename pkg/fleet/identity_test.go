@@ -165,6 +165,10 @@ func TestLook_FindsNodesThatDoNotNameTheirInstance(t *testing.T) {
 		"two instances, and no tags": {
 			node: silentNode("a", "k3s://a", address), ec2: &knowledge{addresses: map[string]string{other: address}}, said: "set fleet.cluster",
 		},
+		"two instances, and EC2 is busy": {
+			node: silentNode("a", "k3s://a", address), said: "set fleet.cluster",
+			ec2: &knowledge{addresses: map[string]string{other: address}, unsure: errors.New("throttled")},
+		},
 		"two Nodes of one address": {
 			node: silentNode("a", "k3s://a", address), more: []*corev1.Node{silentNode("b", "k3s://b", address)}, ec2: &knowledge{}, said: "2 Nodes have the address",
 		},
@@ -228,15 +232,17 @@ func TestLook_SettlesMessagesOfInstancesWithoutANode(t *testing.T) {
 		"this cluster's":                      {notice: notice(third, event.StateChange, "stopping", 0), tags: mine, want: "done"},
 		"this cluster's, and its group waits": {notice: termination(third), tags: mine, want: "done", completed: []string{"drain " + third + " drained"}},
 		"nobody's, and its group waits":       {notice: termination(third), want: "done"},
+		"a reservation's, and EC2 fails": {
+			notice: sqs.Notice{About: sqs.Interruption, Reservation: "cr-1", Event: event.Event{ID: "end", Kind: event.ReservationEnd}},
+			err:    errors.New("throttled"), want: "done",
+		},
 	}, func(t *testing.T, c *cluster, row row) {
 		c.add(nodeOf("a", instance), podOn("a", "one"))
-		r := c.run(func(o *fleet.Options) {
-			o.DryRun, o.Cluster = row.dry, "mine"
-			o.EC2 = &knowledge{
-				states: map[string]string{third: "running"}, clusters: map[string][]string{instance: mine, third: row.tags},
-				err: row.err,
-			}
-		})
+		says := &knowledge{
+			states: map[string]string{third: "running"}, clusters: map[string][]string{instance: mine, third: row.tags}, err: row.err,
+		}
+		r := c.run(func(o *fleet.Options) { o.DryRun, o.Cluster, o.EC2 = row.dry, "mine", says })
+		time.AfterFunc(time.Minute, func() { says.say(func(k *knowledge) { k.err = nil }) })
 		r.take(row.notice).want(t, row.want)
 		r.hooks.want(t, row.completed...)
 		c.wantUntouched("a")

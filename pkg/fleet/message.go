@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/sqs"
 )
 
@@ -156,14 +157,19 @@ func (t *term) toLocalClock(at time.Time) time.Time {
 	return event.CredibleTime(at.Add(-off))
 }
 
-// expandReservation adds a hint for each instance of a capacity reservation that ends. If EC2 does not list the instances, the message is returned
-// to the queue, to be received again.
+// expandReservation adds a hint for each instance of a capacity reservation that ends. It asks EC2 for the instances until EC2 answers or the term
+// ends. A message that was returned after each error would soon be a dead letter.
 func (t *term) expandReservation(n sqs.Notice, d *delivery) {
+	began := time.Now()
 	found, err := t.opts.EC2.InReservation(t.ctx, n.Reservation)
-	if err != nil {
-		t.opts.Log.Warnf("cannot act on the %s of %s: %s; retrying", n.Event.Kind, "the capacity reservation "+n.Reservation, err)
-		t.settle(d, askPause)
-		return
+	for ; err != nil; found, err = t.opts.EC2.InReservation(t.ctx, n.Reservation) {
+		if t.ctx.Err() == nil {
+			t.opts.Log.Warnf("cannot act on the %s of %s: %s; retrying", n.Event.Kind, "the capacity reservation "+n.Reservation, err)
+		}
+		if !loop.Await(t.ctx, nil, pauseAfter(time.Since(began))) {
+			t.settle(d, 0)
+			return
+		}
 	}
 	t.mu.Lock()
 	d.open += len(found)
@@ -201,6 +207,11 @@ func (t *term) endHint(inst *instance, h *hint, back time.Duration) {
 
 // firstPause is the pause before something that has failed is tried again, and longestPause the longest one after further failures.
 const firstPause, longestPause = 2 * time.Second, time.Minute
+
+// pauseAfter returns the pause before something is tried again that has failed for that time: the longer it has failed, the longer the pause.
+func pauseAfter(failing time.Duration) time.Duration {
+	return min(max(failing, firstPause), longestPause)
+}
 
 // describe names what a hint is about, for log lines: the kind of its event, or else the subject of the message.
 func (h *hint) describe() string {

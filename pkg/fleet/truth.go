@@ -111,13 +111,16 @@ func (t *term) nodesOf(inst *instance) ([]node, error) {
 		return nil, fmt.Errorf("%w: %d Nodes have the address %s of the instance %s; delete those of earlier machines", errAmbiguous, len(nodes), found.Address, inst.id)
 	}
 	withAddress, err := t.opts.EC2.AtAddress(ctx, found.Address)
+	if err != nil {
+		return nil, err
+	}
 	for _, other := range withAddress {
 		if other.ID != inst.id && !other.Gone() && !t.belongsElsewhere(other) {
 			return nil, fmt.Errorf("%w: the instances %s and %s share the address %s, and their tags do not say which one is in this cluster; set fleet.cluster",
 				errAmbiguous, inst.id, other.ID, found.Address)
 		}
 	}
-	return nodes, err
+	return nodes, nil
 }
 
 const (
@@ -182,7 +185,7 @@ func (t *term) failed(h *hint, err error) time.Duration {
 	if isUrgent(h.Event) {
 		return askPause
 	}
-	return min(max(time.Since(h.received), firstPause), longestPause)
+	return pauseAfter(time.Since(h.received))
 }
 
 // listedEvents returns the events that EC2 has listed last for an instance: its scheduled events, and a status check that has failed for long enough.
