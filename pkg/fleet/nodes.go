@@ -220,10 +220,13 @@ func (n *nodes) parse(object any) node {
 	return kept
 }
 
-// cordonOf decodes the claim in a cordon annotation. own reports whether a leader of this Lease has written the claim.
+// cordonOf decodes the claim in a cordon annotation. own reports whether a leader of this Lease may have written the claim. A claim that somebody has
+// broken names no writer, so it counts as own, as for pkg/drain.
 func (n *nodes) cordonOf(text string) (claim drain.Claim, own bool) {
-	own = text != "" && json.Unmarshal([]byte(text), &claim) == nil && claim.OfWriter(n.lease)
-	return claim, own
+	if json.Unmarshal([]byte(text), &claim) != nil {
+		claim = drain.Claim{}
+	}
+	return claim, text != "" && claim.OfWriter(n.lease)
 }
 
 // InstanceOf returns the instance in a provider ID such as aws:///eu-central-1a/i-0123456789abcdef0; "" if it has none.

@@ -78,7 +78,7 @@ func (t *term) claimed(on node, recorded []state.Entry, announced []event.Event)
 		at := slices.IndexFunc(announced, func(ev event.Event) bool { return ev.ID == id })
 		isAnnounced := at >= 0
 		_, known := policy.Find(slices.Concat(recorded, entries), id)
-		if known || !isAnnounced && id != on.cordon.Event { // The claim has the kind of its first event only.
+		if known || id == "" || !isAnnounced && id != on.cordon.Event { // The claim has the kind of its first event only.
 			continue
 		}
 		ev := event.Event{ID: id, Kind: event.Kind(on.cordon.Kind), State: event.Pending}

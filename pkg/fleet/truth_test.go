@@ -107,6 +107,7 @@ func TestTakeStart_OpensTheNodeOnceItIsReady(t *testing.T) {
 		after   time.Duration // until then it is not Ready
 		lag     time.Duration // of the watch: the drain is over before the cordon shows
 		older   bool          // SQS does not keep the order: a message about an older start comes last
+		broken  bool          // somebody has broken the claim meanwhile
 	}
 	each(t, map[string]row{
 		"it has booted":                  {boot: "boot-2"},
@@ -115,6 +116,7 @@ func TestTakeStart_OpensTheNodeOnceItIsReady(t *testing.T) {
 		"it has booted, and EC2 refuses": {boot: "boot-2", refused: true},
 		"the watch lags":                 {boot: "boot-2", lag: 3 * time.Second},
 		"an older start comes last":      {boot: "boot-1", older: true},
+		"somebody breaks the claim":      {boot: "boot-1", broken: true},
 	}, func(t *testing.T, c *cluster, row row) {
 		c.add(nodeOf("a", instance), podOn("a", "one"))
 		c.lag = row.lag
@@ -132,7 +134,11 @@ func TestTakeStart_OpensTheNodeOnceItIsReady(t *testing.T) {
 		if taints := c.node("a").Spec.Taints; len(taints) == 0 || !row.refused && len(taints) != 2 {
 			t.Errorf("its taints are %v, want one for the kind and out-of-service", taints)
 		}
-		c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
+		c.change("a", func(n *corev1.Node) {
+			if n.Status.Conditions[0].Status = corev1.ConditionUnknown; row.broken {
+				n.Annotations[drain.CordonAnnotation] = "{"
+			}
+		})
 		time.Sleep(time.Hour)
 		says.starts(instance)
 		r.take(running(instance, 0)).want(t, "done")
