@@ -272,9 +272,9 @@ func (t *term) finishesNext(on node) bool {
 	return next > 0 && next >= len(on.cordon.Events)
 }
 
-// writeMark writes the mark for the events whose node is drained, and returns its request. An error means that the request may not be made: EC2 does not
+// writeMark writes the mark for the events whose node is drained, and returns it. An error means that the request may not be made: EC2 does not
 // list the events now, the node does not have nth-queue's cordon, the machine has another Node, or another node of the group has the turn.
-func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
+func (s *session) writeMark(ctx context.Context) (mark, error) {
 	t := s.term
 	t.mu.Lock()
 	planned, looked, turn := t.truth.listed[s.instance.id].Planned, t.truth.looked, t.turn(s.node.group)
@@ -282,7 +282,7 @@ func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 	isInTurn := s.inTurn
 	t.mu.Unlock()
 	if time.Since(looked) > listTime {
-		return "", fmt.Errorf("EC2 has not confirmed in the last %s that the maintenance is still scheduled", listTime)
+		return mark{}, fmt.Errorf("EC2 has not confirmed in the last %s that the maintenance is still scheduled", listTime)
 	}
 	next, until := mark{BootID: s.node.bootID}, []time.Time(nil)
 	for _, e := range s.record.Entries() {
@@ -291,7 +291,7 @@ func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 		}
 		isListed := slices.ContainsFunc(planned, func(ev event.Event) bool { return ev.ID == e.Event.ID && ev.State == event.Pending })
 		if !isListed {
-			return "", errors.New("EC2 no longer lists the scheduled maintenance")
+			return mark{}, errors.New("EC2 no longer lists the scheduled maintenance")
 		}
 		next.Events = append(next.Events, e.Event.ID)
 		until = append(until, e.Event.Deadline)
@@ -301,12 +301,12 @@ func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 	}
 	switch {
 	case next.Request == "":
-		return "", errors.New("the scheduled maintenance is over")
+		return mark{}, errors.New("the scheduled maintenance is over")
 	case !isInTurn:
-		return "", fmt.Errorf("only one node of the group %q may have its maintenance at a time, and it is another node's turn", s.node.group)
+		return mark{}, fmt.Errorf("only one node of the group %q may have its maintenance at a time, and it is another node's turn", s.node.group)
 	}
 	if err := s.objection(ctx, next.Request); err != nil {
-		return "", err
+		return mark{}, err
 	}
 	written := false
 	err := t.change(ctx, s.node, nil, func(now *corev1.Node) map[string]any {
@@ -323,14 +323,14 @@ func (s *session) writeMark(ctx context.Context) (ec2.Request, error) {
 	})
 	switch {
 	case err != nil:
-		return "", err
+		return mark{}, err
 	case !written:
-		return "", errors.New("the node was uncordoned, rebooted or opted out after its drain, so pods may run on it again")
+		return mark{}, errors.New("the node was uncordoned, rebooted or opted out after its drain, so pods may run on it again")
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s.instance.node.mark = next // The watch may not show the mark yet.
-	return next.Request, nil
+	return next, nil
 }
 
 // objection returns what has come up since the drain began, so that a request may not be made: the instance may have joined a group, or its machine may
@@ -354,20 +354,24 @@ func (s *session) objection(ctx context.Context, request ec2.Request) error {
 func (s *session) carryOut(ctx context.Context) error {
 	t := s.term
 	defer s.asked.Store(true)
-	request, err := s.writeMark(ctx)
+	written, err := s.writeMark(ctx)
 	if err == nil {
-		err = t.MayWrite()
+		err = t.MayWrite() // The fence stops only requests to the API server.
 	}
 	if err != nil {
 		return err
 	}
 	log := t.opts.Log.WithField(fieldNode, s.node.name)
-	log.Infof("calling %s for the instance %s, before the time of its scheduled maintenance", request, s.instance.id)
+	log.Infof("calling %s for the instance %s, before the time of its scheduled maintenance", written.Request, s.instance.id)
 	const try = false
-	err = t.opts.EC2.Change(ctx, request, s.instance.id, try)
-	if errors.Is(err, ec2.ErrUnanswered) {
+	err = t.opts.EC2.Change(ctx, written.Request, s.instance.id, try)
+	switch {
+	case errors.Is(err, ec2.ErrUnanswered):
 		log.Warnf("the request may or may not take effect, because %s; nth-queue will see that from the instance's state", err)
 		return nil
+	case err != nil: // If others stop the instance now, nth-queue must not start it. syncMark repeats this write later.
+		written.Request = ""
+		_ = t.change(ctx, s.node, nil, func(*corev1.Node) map[string]any { return written.annotation() })
 	}
 	return err
 }
@@ -447,7 +451,7 @@ func (t *term) startStopped(ctx context.Context, inst *instance, on node, found 
 		return
 	}
 	log := t.opts.Log.WithField(fieldNode, on.name)
-	if err == nil && found.State == "stopped" {
+	if err == nil && found.State == "stopped" && t.MayWrite() == nil { // The fence stops only requests to the API server.
 		const try = false
 		if err = t.opts.EC2.Change(ctx, ec2.Start, inst.id, try); err == nil {
 			log.Infof("started the instance %s, which nth-queue had stopped for its scheduled maintenance", inst.id)

@@ -85,8 +85,8 @@ func TestFinish_ByTheRequestForTheCode(t *testing.T) {
 	const once = "the scheduled maintenance of the instance " + instance + " is left to EC2"
 	untag := func(c *cluster, k *knowledge) {
 		k.managed = map[string]bool{instance: true}
-		c.before("evict", func(int) error {
-			k.say(func(k *knowledge) { k.managed = map[string]bool{} })
+		c.before("evict", func(int) error { // The Node does not change any more before the request.
+			time.AfterFunc(900*time.Millisecond, func() { k.say(func(k *knowledge) { k.managed = map[string]bool{} }) })
 			return nil
 		})
 	}
@@ -544,8 +544,16 @@ func TestFinish_StartsTheInstanceThatItHasStopped(t *testing.T) {
 			r.take(notice(instance, event.StateChange, "stopped", 0))
 			return r
 		}, starts: true},
+		"the process is frozen for a minute": {stopped: func(c *cluster, says *knowledge, r *rig) *rig {
+			r.way.freeze()
+			if time.Sleep(time.Minute); len(says.requests()) > 1 {
+				c.t.Error("it was started by a process that may not lead")
+			}
+			r.way.thaw()
+			return r
+		}, starts: true},
 		"others stop it after EC2 has refused the stop": {refuses: refuses, stopped: func(c *cluster, says *knowledge, r *rig) *rig {
-			time.Sleep(20 * time.Minute)
+			time.Sleep(time.Minute)
 			says.say(func(k *knowledge) { k.states[instance] = "stopped" })
 			c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
 			time.Sleep(time.Minute)
