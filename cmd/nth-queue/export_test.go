@@ -40,7 +40,7 @@ func reporting(stand fleet.Status, messages *sqs.Queue) *statusReporter {
 
 // Sentence is how an nth-queue that knows the nodes says how it stands.
 func Sentence(stand fleet.Status) string {
-	return reporting(stand, sqs.New(sqs.Options{})).status().Sentence
+	return reporting(stand, nil).status(stand, sqs.Status{}).Sentence
 }
 
 // Unready is why an nth-queue that stands so and reads these messages is not ready; nil if it is.

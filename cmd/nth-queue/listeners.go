@@ -62,15 +62,16 @@ func (n *notices) of(node, uid string, entries func() []state.Entry) []agent.Lis
 	listeners := []agent.Listener{n.meter, n.webhook.Node(notify.Subject{
 		Machine: func(context.Context) notify.Machine { return machineOf(n.watched(node)) },
 		Node: func(ctx context.Context) (string, map[string]string) {
-			labels, _ := identity.Identity{Client: n.client.Client, Node: node}.Labels(ctx) // With an error, the notice is sent without labels.
+			// The watch drops most labels. With an error, the notice is sent without labels.
+			labels, _ := identity.Identity{Client: n.client.Client, Node: node}.Labels(ctx)
 			return node, labels
 		},
 	})}
 	if n.cluster == nil {
 		return listeners
 	}
-	own := notify.Identity{Client: n.client.Client, Node: node, UID: uid, Watched: func() *corev1.Node { return n.watched(node) }}
-	return append(listeners, n.cluster.Node(node, func(context.Context) (notify.Identity, error) { return own, nil }, entries))
+	target := notify.Identity{Client: n.client.Client, Node: node, UID: uid, Watched: func() *corev1.Node { return n.watched(node) }}
+	return append(listeners, n.cluster.Node(node, func(context.Context) (notify.Identity, error) { return target, nil }, entries))
 }
 
 // machineOf returns what a Node says about its machine. A field that the Node does not have is empty, and all are if node is nil.

@@ -61,7 +61,8 @@ const (
 func (b *statusReporter) run(ctx context.Context) {
 	last := "" // the sentence of the last status
 	for n := 0; ; n++ {
-		status, nodes, messages := b.status(), b.fleet.Status(), b.queue.Status()
+		nodes, messages := b.fleet.Status(), b.queue.Status()
+		status := b.status(nodes, messages)
 		b.manager.Status("%s", status.Sentence)
 		b.meter.Show(status)
 		b.meter.ShowQueue(metrics.QueueStatus{
@@ -94,37 +95,36 @@ func (b *statusReporter) beat() {
 	b.stuck = err != nil
 }
 
-// status returns the present status. Its sentence is for "systemctl status".
-func (b *statusReporter) status() state.Status {
-	fleet, messages := b.fleet.Status(), b.queue.Status()
+// status returns the status of the process, by those of the fleet and the queue. Its sentence is for "systemctl status".
+func (b *statusReporter) status(nodes fleet.Status, messages sqs.Status) state.Status {
 	version, _ := cli.BuildVersion()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := state.Status{
 		Version: state.StatusVersion, Program: version, PID: os.Getpid(), Started: b.began, Updated: time.Now().Round(0),
 		DryRun: b.cfg.DryRun, Identity: b.identity,
-		Degraded: slices.Concat(b.degraded, b.meter.Troubles()), Events: fleet.Events, Documents: []state.DocumentStatus{}, Off: []state.OffStatus{},
+		Degraded: slices.Concat(b.degraded, b.meter.Troubles()), Events: nodes.Events, Documents: []state.DocumentStatus{}, Off: []state.OffStatus{},
 	}
 	switch {
-	case !fleet.Known:
+	case !nodes.Known:
 		s.Sentence = "waiting for the list of Nodes from the API server"
-	case !fleet.Leads && fleet.Leader == "":
+	case !nodes.Leads && nodes.Leader == "":
 		s.Sentence = "standing by; nobody leads"
-	case !fleet.Leads:
-		s.Sentence = fmt.Sprintf("standing by; %s leads", fleet.Leader)
-	case fleet.Draining+fleet.Waiting+fleet.LeftAlone > 0:
+	case !nodes.Leads:
+		s.Sentence = fmt.Sprintf("standing by; %s leads", nodes.Leader)
+	case nodes.Draining+nodes.Waiting+nodes.LeftAlone > 0:
 		s.Sentence = fmt.Sprintf("draining %s, %d waiting, %d left alone; %s in flight",
-			text.Count(fleet.Draining, "node"), fleet.Waiting, fleet.LeftAlone, text.Count(messages.Held, "message"))
+			text.Count(nodes.Draining, "node"), nodes.Waiting, nodes.LeftAlone, text.Count(messages.Held, "message"))
 	default:
-		s.Sentence = fmt.Sprintf("reading the queue for %s; nothing is announced", text.Count(fleet.Nodes, "node"))
+		s.Sentence = fmt.Sprintf("reading the queue for %s; nothing is announced", text.Count(nodes.Nodes, "node"))
 	}
 	if b.trouble != "" {
 		s.Sentence += fmt.Sprintf("; cannot receive messages from the queue since %s", b.since.Format("15:04:05"))
 		s.Documents = append(s.Documents, state.DocumentStatus{Kind: "queue", LastGood: messages.Answered.Round(0), Trouble: b.trouble, Since: b.since.Round(0)})
 	}
-	if why := fleet.LeaseError; why != nil {
-		s.Sentence += fmt.Sprintf("; the leader-election Lease cannot be read or written since %s", fleet.Since.Format("15:04:05"))
-		s.Documents = append(s.Documents, state.DocumentStatus{Kind: "lease", Trouble: why.Error(), Since: fleet.Since.Round(0)})
+	if why := nodes.LeaseError; why != nil {
+		s.Sentence += fmt.Sprintf("; the leader-election Lease cannot be read or written since %s", nodes.Since.Format("15:04:05"))
+		s.Documents = append(s.Documents, state.DocumentStatus{Kind: "lease", Trouble: why.Error(), Since: nodes.Since.Round(0)})
 	}
 	if b.cfg.DryRun {
 		s.Sentence += " (dry run)"
@@ -139,13 +139,13 @@ const longestSilence = time.Minute
 // unready returns why this process cannot work on messages at present, or could not take over if it does not lead. It returns nil if the process is
 // ready. The readiness probe calls it.
 func (b *statusReporter) unready() error {
-	fleet, answered := b.fleet.Status(), b.queue.Status().Answered
+	nodes, answered := b.fleet.Status(), b.queue.Status().Answered
 	switch {
-	case !fleet.Known:
+	case !nodes.Known:
 		return errors.New("no list of Nodes from the API server yet")
-	case fleet.LeaseError != nil:
-		return fmt.Errorf("nth-queue cannot read or write its leader-election Lease: %w", fleet.LeaseError)
-	case !fleet.Leads: // It is ready to lead.
+	case nodes.LeaseError != nil:
+		return fmt.Errorf("nth-queue cannot read or write its leader-election Lease: %w", nodes.LeaseError)
+	case !nodes.Leads: // It is ready to lead.
 		return nil
 	case answered.IsZero():
 		return errors.New("SQS has not answered any ReceiveMessage request yet")
@@ -157,13 +157,13 @@ func (b *statusReporter) unready() error {
 
 // leader returns a phrase for operators about the process that leads.
 func (b *statusReporter) leader() string {
-	switch fleet := b.fleet.Status(); {
-	case fleet.Leads:
+	switch nodes := b.fleet.Status(); {
+	case nodes.Leads:
 		return b.process + " leads, which is this process"
-	case fleet.Leader == "":
+	case nodes.Leader == "":
 		return "nobody is known to lead"
 	default:
-		return fleet.Leader + " leads"
+		return nodes.Leader + " leads"
 	}
 }
 

@@ -62,7 +62,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue]) error {
 	}
 	rules := rulesOf(cfg)
 	notices := newNotices(cfg, daemon.NewWebhook(d.Webhook, cfg.DryRun, log, meter), notify.Identity{Client: reach.notices.Interface}, meter, rules.Drain.Gate, log)
-	nodes := fleet.New(fleet.Options{
+	drains := fleet.New(fleet.Options{
 		Client: reach.drains.Interface, Leases: reach.lease.Interface, Lease: leaseOf(cfg.Queue.URL, account.Region), Identity: identity, Own: ownPod(),
 		Rules: rules, GroupLabel: cfg.Fleet.GroupLabel, Log: log, DryRun: cfg.DryRun,
 		EC2: ec2.New(ec2.Options{AWS: account, Tag: cfg.Fleet.ManagedTag}), Clock: clock.Now, ManagedOnly: cfg.Fleet.ManagedTag != "", Cluster: clusterOf(cfg.Fleet),
@@ -75,15 +75,15 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue]) error {
 		Report: func(r sqs.Report) { count(meter, r); logMessage(log, cfg.DryRun, r) }, Trouble: reporter.receiving,
 	})
 	// The parts need each other. None of them runs before RunWith below, so the rest is set here.
-	notices.watched, notices.mayWrite = nodes.Watched, nodes.MayWrite
-	reporter.fleet, reporter.queue, reporter.meter, reporter.process = nodes, messages, meter, identity
+	notices.watched, notices.mayWrite = drains.Watched, drains.MayWrite
+	reporter.fleet, reporter.queue, reporter.meter, reporter.process = drains, messages, meter, identity
 	reporter.identity = state.IdentityStatus{Credential: reach.drains.Credential, Source: reach.drains.Source, Server: reach.drains.Server}
 	log.WithField(systemd.FieldMessageID, systemd.Started).Infof("started as %s, for the queue %s and the cluster at %s%s",
 		identity, cfg.Queue.URL, reach.drains.Server, dryRun(cfg))
 	d.Service.Ready()
 	daemon.RunWith(ctx, func(ctx context.Context) {
-		err = nodes.Run(ctx, func(ctx context.Context) {
-			messages.Run(ctx, func(m *sqs.Message) { nodes.Take(m.Notice, m) })
+		err = drains.Run(ctx, func(ctx context.Context) {
+			messages.Run(ctx, func(m *sqs.Message) { drains.Take(m.Notice, m) })
 		})
 		d.Service.Stopping()
 	}, append(notices.work(), reporter.run)...)
@@ -131,8 +131,8 @@ func count(meter *metrics.Metrics, r sqs.Report) {
 	}
 }
 
-// policyOf turns the settings into the rules for all kinds of events. None has a WithdrawnAfter: an event that is missing from the queue is not
-// withdrawn, as EC2 and Auto Scaling say when an event is over.
+// policyOf turns the settings into the rules for all kinds of events. None needs a WithdrawnAfter: pkg/fleet also passes on the events for which
+// something was done before, until EC2 or Auto Scaling says that they are over. docs/configuration-queue.md has the budgets.
 func policyOf(c config.QueueEvents) policy.Settings {
 	rules := daemon.Rules(c.Announced)
 	rules[event.ReservationEnd] = policy.Rule{Action: policy.Action(c.ReservationEnd.Action), Hard: true, Budget: 10 * time.Minute}

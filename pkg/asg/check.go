@@ -25,7 +25,7 @@ func ownClient(ctx context.Context, opts Options, settings Settings, r *reporter
 		return nil, "", err
 	}
 	client = NewHookClient(HookClientOptions{AWS: cfg, Requested: opts.Requested}, settings)
-	client.reporter = r
+	client.reporter = r // The client shares r, so that nothing is reported twice.
 	return client, instance, nil
 }
 

@@ -88,10 +88,12 @@ func NewHookClient(opts HookClientOptions, settings Settings) *HookClient {
 
 // rule returns the rule for the hooks for launches if launch is true, and for terminations otherwise.
 func (c *HookClient) rule(launch bool) rule {
+	r := rule{transition: terminating, kind: "terminations", until: "the drain ends", setting: "events.asg-termination.hooks", named: c.settings.Hooks}
 	if launch {
-		return rule{launching, "launches", "the node is Ready", "fleet.launch_hooks", c.settings.LaunchHooks, c.opts.Queue}
+		r = rule{transition: launching, kind: "launches", until: "the node is Ready", setting: "fleet.launch_hooks", named: c.settings.LaunchHooks}
 	}
-	return rule{terminating, "terminations", "the drain ends", "events.asg-termination.hooks", c.settings.Hooks, c.opts.Queue}
+	r.queue = c.opts.Queue
+	return r
 }
 
 // choose asks for a group's hooks and returns those that the function choose chooses, with its sentence for the log.

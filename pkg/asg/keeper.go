@@ -168,8 +168,8 @@ func (s shift) look(ctx context.Context, client *HookClient, instance string) (a
 	}
 	s.say(Found, "%s", why)
 	target := s.termination.Code
+	back := target != "Terminated" && target != "Warmed:Terminated" // The instance comes back. Any other target is a warm pool, or another root volume.
 	for _, h := range chosen {
-		back := target != "Terminated" && target != "Warmed:Terminated" // The instance comes back. Any other target is a warm pool, or another root volume.
 		actions = append(actions, Action{Group: group, Hook: h.name, Instance: instance, Back: back})
 	}
 	return actions, stageOf(target, state), nil

@@ -137,11 +137,11 @@ func (c *Catalog) InReservation(ctx context.Context, reservation string) ([]stri
 // GroupOf returns the name of an Auto Scaling group that one of the first maxBatch instances is in, for "nth-queue check". It returns "" if no
 // instance is in a group, or EC2 does not answer.
 func (c *Catalog) GroupOf(ctx context.Context, ids []string) string {
-	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
-	defer cancel()
 	if len(ids) == 0 {
 		return ""
 	}
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
 	found, _ := c.list(ctx, "instance-id", ids[:min(len(ids), maxBatch)]) // "nth-queue check" tries Rights, and reports what is missing.
 	for _, i := range found {
 		if i.Group != "" {

@@ -28,10 +28,8 @@ func (s *Source) Check(ctx context.Context) Checkup {
 		return c
 	}
 	r.observe = func(p Poll) { c.Polls = append(c.Polls, p) }
-	for _, look := range []func(context.Context, *reader) (found, error){
-		lookAt(spotPath, parseSpot), (&targetStates{opts: Options{BootID: s.opts.BootID}}).look, lookAt(rebalancePath, parseRebalance), (&maintenance{}).look,
-	} {
-		_, _ = look(ctx, r) // c.Polls has the errors.
+	for _, p := range s.pollersOfAllKinds(&targetStates{opts: Options{BootID: s.opts.BootID}}) {
+		_, _ = p.look(ctx, r) // c.Polls has the errors.
 	}
 	return c
 }

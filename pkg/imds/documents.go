@@ -122,7 +122,7 @@ func (m *maintenance) look(ctx context.Context, r *reader) (found, error) {
 	if err != nil {
 		return found{}, err
 	}
-	if scheduled.partial != nil {
+	if scheduled.partial != nil { // An unreadable entry may be about any event of the last look, so those stay.
 		whole := slices.DeleteFunc(slices.Clone(scheduled.events), func(e event.Event) bool { return e.Code == "" || e.Deadline.IsZero() })
 		scheduled.events = mergeMaintenance(whole, slices.Concat(m.scheduled, scheduled.events))
 	}

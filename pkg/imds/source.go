@@ -110,7 +110,7 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) {
 	for _, p := range s.newPollers() {
 		pollers.Go(func() { p.run(ctx, sink) })
 	}
-	<-ctx.Done()
+	<-ctx.Done() // also if nothing is polled
 	pollers.Wait()
 }
 
@@ -119,16 +119,20 @@ func (s *Source) polledKinds() []event.Kind {
 	return slices.DeleteFunc(event.PolledKinds(), func(k event.Kind) bool { return !slices.Contains(s.opts.Kinds, k) })
 }
 
-// newPollers returns a new poller for each kind that is polled, and stores the pollers for Stalled.
-func (s *Source) newPollers() []*poller {
-	kinds := s.polledKinds()
-	all := []*poller{
+// pollersOfAllKinds returns a poller for each kind that the service announces, without readers.
+func (s *Source) pollersOfAllKinds(states *targetStates) []*poller {
+	return []*poller{
 		{kind: event.SpotInterruption, interval: s.opts.Interval, look: lookAt(spotPath, parseSpot)},
-		{kind: event.ASGTermination, interval: targetStateRatio * s.opts.Interval, look: s.targetStates.look},
+		{kind: event.ASGTermination, interval: targetStateRatio * s.opts.Interval, look: states.look},
 		{kind: event.RebalanceRecommendation, interval: rebalanceRatio * s.opts.Interval, look: lookAt(rebalancePath, parseRebalance)},
 		{kind: event.ScheduledMaintenance, interval: maintenanceRatio * s.opts.Interval, look: (&maintenance{}).look},
 	}
-	all = slices.DeleteFunc(all, func(p *poller) bool { return !slices.Contains(kinds, p.kind) })
+}
+
+// newPollers returns a new poller for each kind that is polled, and stores the pollers for Stalled.
+func (s *Source) newPollers() []*poller {
+	kinds := s.polledKinds()
+	all := slices.DeleteFunc(s.pollersOfAllKinds(s.targetStates), func(p *poller) bool { return !slices.Contains(kinds, p.kind) })
 	for _, p := range all {
 		p.reader = s.newReader()
 	}
@@ -206,7 +210,7 @@ const minSilence = time.Minute
 
 // stuck returns an error if the poller runs, and has neither begun nor ended a look for longer than its interval and the limits allow.
 func (p *poller) stuck() error {
-	longest := max(minSilence, 3*(p.interval+limit)) // A look at maintenance makes up to three requests.
+	longest := max(minSilence, 3*(p.interval+limit)) // A look at maintenance makes up to three requests. Three intervals are ample.
 	if last := p.alive.Load(); last != nil && time.Since(*last) > longest {
 		return fmt.Errorf("the poller of %s hangs: no response and no error for %s", p.kind, time.Since(*last).Round(time.Second))
 	}
