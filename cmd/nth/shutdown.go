@@ -121,7 +121,7 @@ func (s *shutdown) reportPowerKey(held bool, why string) {
 	case why != "":
 		level, then = logrus.WarnLevel, fmt.Sprintf("nth may not finish the drain, because nth cannot take the button over from logind: %s; retrying", why)
 	}
-	s.startLog().Logf(level, "if EC2 stops this instance by its power button, %s", then)
+	s.startLog().Logf(level, "if EC2 stops this instance by pressing its virtual power button, %s", then)
 	graceful, err := identity.ReadGracefulShutdown("")
 	if err == nil && graceful.Period > 0 {
 		s.startLog().Info(kubeletsPart(graceful))

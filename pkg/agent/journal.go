@@ -44,13 +44,13 @@ var messages = map[state.TransitionKind][]message{
 		warn(systemd.EventSeen, "event {kind} announced: {plan}"),
 	},
 	state.Changed:    {info(systemd.EventSeen, "event {kind} changed; now: {plan}")},
-	state.Missed:     {info(systemd.EventWithdrawn, "event {kind} is no longer announced; any cordon stays until the event counts as withdrawn")},
+	state.Missed:     {info(systemd.EventWithdrawn, "event {kind} is no longer announced; if that lasts, the event counts as withdrawn")},
 	state.ClosedWith: {info(systemd.EventWithdrawn, "nothing is left to do for event {kind}: {ending}")},
 	state.Begun: {
 		warn(systemd.DrainStarted, "{doing}draining the node: {reason}; {time}").when(actionIs(policy.Drain)),
 		info(systemd.EventWithdrawn, "{doing}uncordoning the node: {reason}").when(actionIs(policy.Uncordon)),
 	},
-	state.CalledBack: {info(systemd.EventWithdrawn, "the plan for {kind} has changed: its unfinished {action} is stopped; now: {plan}")},
+	state.CalledBack: {info(systemd.EventWithdrawn, "the plan for {kind} has changed, so its unfinished {action} was stopped: {plan}")},
 	state.Done:       {warn(systemd.Drained, "{drained}").when(actionIs(policy.Drain))},
 	state.RanOut: {
 		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}; someone uncordoned the node, so the rest stays").when(func(t state.Transition) bool { return t.Entry.Released() }),
@@ -100,7 +100,7 @@ var messages = map[state.TransitionKind][]message{
 	state.PodsLeftToReturn: {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; these are no longer evicted")},
 	state.PodGone:          {info(systemd.PodGone, "{pod} is gone; pods still to go: {left} of {total}")},
 	state.Rebooting:        {warn(systemd.Rebooting, "{doing}{rebooting} now, before the scheduled time: {reason}")},
-	state.RebootFailed:     {warn(systemd.Rebooting, "the scheduled maintenance is left to EC2: {error}")},
+	state.RebootFailed:     {warn(systemd.Rebooting, "cannot carry out the maintenance early, so EC2 will: {error}")},
 	state.VolumesInUse:     {info(systemd.PodGone, "waiting for volumes to be detached: {detail}")},
 }
 

@@ -377,11 +377,11 @@ func (a *Agent) adoptClaim(claim drain.Claim) {
 	// The event was due when nth cordoned the node for it. If its source now announces a later start, it was moved since (policy.rescheduled).
 	e.CordonedAt, e.CordonStamp, e.ActedAt, e.OnNode = since, claim.Stamp, since, true
 	a.put(e)
-	what, end := "cordon", fmt.Sprintf("unless %s is announced again", e.Event.Kind)
+	what, end := "cordon", fmt.Sprintf("unless %s, which the Node's annotation names, is announced again", e.Event.Kind)
 	if claim.Event == drain.OnlyLabel {
 		what, end = "label "+drain.ExcludeLabel, "unless an event needs it"
 	}
-	a.logger(systemd.Cordoned, e).Warnf("nth set the %[1]s on this Node, but its record of the reason is lost; nth will remove the %[1]s %[2]s", what, end)
+	a.logger(systemd.Cordoned, e).Warnf("nth set the %[1]s on this Node, but nth's own record of why is lost; nth will remove the %[1]s %[2]s", what, end)
 }
 
 // noteLostReboots records for events of a claim, which was written at since, that nth may have requested the reboot. It does so if the record was lost:

@@ -92,7 +92,7 @@ type shift struct {
 // waits any more, or ctx ends.
 func (s shift) keep(ctx context.Context, outcome event.Outcome) {
 	if outcome == event.LeftAlone {
-		s.say(Found, "the node's annotation forbids the drain: its lifecycle hooks are left to their timeouts")
+		s.say(Found, "the Node's annotation nth-project.github.io/action forbids the drain, so nth lets the Auto Scaling lifecycle hooks of this instance time out")
 		return
 	}
 	var hooks sync.WaitGroup

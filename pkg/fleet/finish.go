@@ -153,7 +153,7 @@ func (t *term) mayRequest(inst *instance, request ec2.Request) bool {
 	if time.Since(known.at) >= verdictTime {
 		if refusal, err := t.refusal(inst.id, request); err == nil {
 			if refusal != "" && known.refusal == "" {
-				t.opts.Log.Warnf("the scheduled maintenance of the instance %s is left to EC2: %s", inst.id, refusal)
+				t.opts.Log.Warnf("cannot carry out the maintenance of the instance %s early, so EC2 will: %s", inst.id, refusal)
 			}
 			known = verdict{time.Now(), refusal}
 			inst.verdicts[request] = known

@@ -115,8 +115,8 @@ func TestReason_OfAnUncordon(t *testing.T) {
 		"the time in the setting cordon_for is over": {known(hibernation("a", time.Hour)), entry(hibernation("a", time.Hour), state.Cordoned, cordoned(-time.Minute))},
 		"the machine is back after its reboot":       {known(), entry(shutdown("a", 0), state.Drained, before)},
 		"the event was moved to a later time":        {known(moved), entry(moved, state.Drained, actedAt(0))},
-		`the settings have changed: the action for this event, now "notify", needs no cordon`: {known(rebalance("a")), entry(rebalance("a"), state.Drained)},
-		"the settings now ignore this kind of event":                                          {known(), entry(event.Event{ID: "a", Kind: event.StateChange}, state.Cordoned, adopted)},
+		`the settings have changed: the action for rebalance-recommendation, now "notify", needs no cordon`: {known(rebalance("a")), entry(rebalance("a"), state.Drained)},
+		"the settings now ignore this kind of event":                                                        {known(), entry(event.Event{ID: "a", Kind: event.StateChange}, state.Cordoned, adopted)},
 	} {
 		sit := brought(t, settings, policy.Situation{Now: noon, BootID: thisBoot, Known: row.known, Past: past(row.entry)})
 		if got := settings.Decide(sit).Reason; got != want {

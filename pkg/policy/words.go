@@ -13,7 +13,7 @@ func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 		return ending.Text()
 	}
 	if action := s.plan(e).action; action != Cordon && action != Drain {
-		return fmt.Sprintf("the settings have changed: the action for this event, now %q, needs no cordon", action)
+		return fmt.Sprintf("the settings have changed: the action for %s, now %q, needs no cordon", e.Event.Kind, action)
 	}
 	if !e.RebootAt.IsZero() {
 		return early(e.Event) + " is over, but EC2 still lists the maintenance; nth will drain the node again before the scheduled time"
@@ -42,7 +42,7 @@ func (s Settings) Describe(e state.Entry) string {
 	text := e.Event.Summary()
 	p, start := s.plan(e), s.start(Situation{Now: e.Changed, BootID: e.BootID}, e) // Changed stands for now, so that the text is the entry's alone.
 	if !e.RebootAt.IsZero() {
-		text += fmt.Sprintf("; %s was tried once, and is not repeated", early(e.Event))
+		text += fmt.Sprintf("; %s was requested once, and will not be again", early(e.Event))
 	}
 	// Operators have uncordoned the node. Only a drain that was under way continues.
 	releasedForGood := e.Released() && e.Phase != state.Draining

@@ -43,7 +43,7 @@ func WriteStatus(dir string, s state.Status) error {
 	f := statusFile(dir)
 	if err := f.write(s); err != nil {
 		_ = os.Remove(f.path()) // This works even on a full disk. The caller gets the error of the write.
-		return fmt.Errorf("cannot write the status file, which the command \"status\" reads: %w", err)
+		return fmt.Errorf("cannot write the status file, which only the command \"status\" reads: %w", err)
 	}
 	return nil
 }

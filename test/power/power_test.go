@@ -37,7 +37,7 @@ func TestPowerButton_OfARealKernelDrainsTheNode(t *testing.T) {
 		"/etc/nth/nth.toml.d/50-test.toml": "[imds]\nendpoint = \"" + seenFromInside(imds.URL) + "\"\n",
 	}})
 	m.WaitSays(t, "found the kubelet's credential: this is node "+cluster.Name)
-	m.WaitSays(t, "by its power button, nth drains the node")
+	m.WaitSays(t, "by pressing its virtual power button, nth drains the node")
 	gone, last := 0, map[lab.Happening]time.Time{} // when each has happened last
 	stop := cluster.Observe(t, func(m lab.Moment) {
 		last[m.What] = m.At

@@ -1,7 +1,7 @@
 // Package virtual boots a real kernel, in qemu, and presses the power button of the machine.
 //
 //	m := virtual.Boot(t, "trixie", virtual.Image{Package: "dist/nth.deb"})
-//	m.WaitSays(t, "by its power button, nth drains the node")
+//	m.WaitSays(t, "by pressing its virtual power button, nth drains the node")
 //	m.PressPower(t)
 //	m.WaitOff(t)
 //	entries := m.Journal(t, "--unit=nth")
