@@ -247,7 +247,7 @@ type DryRun struct{ *Node }
 func NewDryRun(n *Node) *DryRun { return &DryRun{n} }
 
 // Guard is Node.Guard, but changes nothing. It calls report with each step of a real guard, as if the step succeeded at once. It looks once for
-// each goal, and again after a look that failed. It reports all steps at first, and again when the cordon or the pods would be treated otherwise.
+// each goal, and again after a look that failed. It reports all steps at first, and again when it finds another cordon, or pods would go that stayed.
 func (d *DryRun) Guard(ctx context.Context, task *Task, report func(Progress)) {
 	var last *foreseen // what was reported last; nil if nothing was
 	var seen memory
@@ -270,7 +270,8 @@ func (d *DryRun) Guard(ctx context.Context, task *Task, report func(Progress)) {
 		}
 		trouble, pause = kube.Trouble{}, loop.Forever
 		task.SetResult(func() Result { return would.result })
-		if last != nil && would.result.Cordon == last.result.Cordon && (last.state.Drained || !would.state.Drained) {
+		sameSteps := last != nil && would.result.Cordon == last.result.Cordon && (last.state.Drained || !would.state.Drained)
+		if sameSteps {
 			would.steps = []Progress{{Kind: state.StateChanged}} // The agent needs the state under the new goal.
 		}
 		for _, p := range would.steps {
@@ -295,7 +296,7 @@ func (d *DryRun) foresee(ctx context.Context, goal Goal, seen *memory) (foreseen
 		return foreseen{
 			result: Result{NodeGone: true},
 			state:  State{Drained: goal.Evict, Looked: true},
-			steps:  []Progress{{Kind: state.NodeMissing, Detail: "it was deleted"}},
+			steps:  []Progress{{Kind: state.StateChanged}}, // Nothing would be done.
 		}, nil
 	}
 	if err != nil {

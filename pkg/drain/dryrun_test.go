@@ -112,7 +112,7 @@ func TestDryRun(t *testing.T) {
 		}
 		s.RemoveNode()
 		r = watchOver(t, node, goal)
-		r.await(state.NodeMissing)
+		r.await(state.StateChanged)
 		if result, want := r.task.Result(), (drain.State{Drained: true, Looked: true}); !result.NodeGone || r.last().State != want {
 			t.Errorf("without a node: %+v, %+v", result, r.reports)
 		}

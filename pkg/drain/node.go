@@ -179,7 +179,8 @@ func (n *Node) look(ctx context.Context, goal Goal, before memory) view {
 			v.node, v.lacksLabel, v.labeled = node, false, true
 		}
 	}
-	if v.staysUncordoned && !v.uncordoned && v.labeled && !node.Spec.Unschedulable { // It takes pods, so it should get traffic, even while a drain continues.
+	// If it takes pods, it should get traffic, even while a drain continues.
+	if v.staysUncordoned && !v.uncordoned && v.labeled && !v.node.Spec.Unschedulable {
 		if node, v.labelErr = n.setLabel(ctx, node, nil, goal.patchTimeout()); v.labelErr == nil {
 			v.node, v.labeled = node, false
 		}
