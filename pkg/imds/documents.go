@@ -25,20 +25,15 @@ const spotPath = "spot/instance-action"
 // spotActions are the actions that EC2 documents.
 var spotActions = []string{"terminate", "stop", "hibernate"}
 
-// lookAt returns the look of a poller that reads one short document.
-func lookAt(path string, parse func([]byte) (found, error)) func(context.Context, *reader) (found, error) {
+// lookAt returns a look that reads one document of at most size bytes. Its errors, that in found.partial included, name the document.
+func lookAt(path string, size int, parse func([]byte) (found, error)) func(context.Context, *reader) (found, error) {
 	return func(ctx context.Context, r *reader) (found, error) {
-		return readEvents(ctx, r, path, shortDocument, parse)
+		f, err := read(ctx, r, path, size, parse)
+		if f.partial != nil {
+			f.partial = readingError(path, f.partial)
+		}
+		return f, err
 	}
-}
-
-// readEvents requests a document that announces events and parses it. The errors, that in found.partial included, name the document.
-func readEvents(ctx context.Context, r *reader, path string, size int, parse func([]byte) (found, error)) (found, error) {
-	f, err := read(ctx, r, path, size, parse)
-	if f.partial != nil {
-		f.partial = readingError(path, f.partial)
-	}
-	return f, err
 }
 
 // parseSpot reads the notice of a spot interruption. A known action or a readable time is enough for an event; found.partial says what could not
@@ -118,7 +113,7 @@ type maintenance struct {
 // look reads both lists and returns their events: of the scheduled list all, of the history those that are over. If the scheduled list cannot be
 // read, look fails. If the history or an entry cannot be read, found.partial says so. What an unreadable entry may be about is as the last look found it.
 func (m *maintenance) look(ctx context.Context, r *reader) (found, error) {
-	scheduled, err := readEvents(ctx, r, scheduledPath, longDocument, parseMaintenance)
+	scheduled, err := lookAt(scheduledPath, longDocument, parseMaintenance)(ctx, r)
 	if err != nil {
 		return found{}, err
 	}
@@ -127,7 +122,7 @@ func (m *maintenance) look(ctx context.Context, r *reader) (found, error) {
 		scheduled.events = mergeMaintenance(whole, slices.Concat(m.scheduled, scheduled.events))
 	}
 	m.scheduled = scheduled.events
-	history, err := readEvents(ctx, r, historyPath, longDocument, parseMaintenance)
+	history, err := lookAt(historyPath, longDocument, parseMaintenance)(ctx, r)
 	over := slices.DeleteFunc(history.events, func(e event.Event) bool { return e.State == event.Pending })
 	events := mergeMaintenance(scheduled.events, over)
 	m.addInstance(ctx, r, events)

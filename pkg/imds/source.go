@@ -122,9 +122,9 @@ func (s *Source) polledKinds() []event.Kind {
 // pollersOfAllKinds returns a poller for each kind that the service announces, without readers.
 func (s *Source) pollersOfAllKinds(states *targetStates) []*poller {
 	return []*poller{
-		{kind: event.SpotInterruption, interval: s.opts.Interval, look: lookAt(spotPath, parseSpot)},
+		{kind: event.SpotInterruption, interval: s.opts.Interval, look: lookAt(spotPath, shortDocument, parseSpot)},
 		{kind: event.ASGTermination, interval: targetStateRatio * s.opts.Interval, look: states.look},
-		{kind: event.RebalanceRecommendation, interval: rebalanceRatio * s.opts.Interval, look: lookAt(rebalancePath, parseRebalance)},
+		{kind: event.RebalanceRecommendation, interval: rebalanceRatio * s.opts.Interval, look: lookAt(rebalancePath, shortDocument, parseRebalance)},
 		{kind: event.ScheduledMaintenance, interval: maintenanceRatio * s.opts.Interval, look: (&maintenance{}).look},
 	}
 }
@@ -403,17 +403,11 @@ func (a answer) explain(err error) error {
 	}
 }
 
-// Do implements imds.HTTPClient: the SDK calls it in GetMetadata, for session tokens (PUT) and documents (GET). It stores in r.answer how the
-// request ended, for get.
-func (r *reader) Do(request *http.Request) (*http.Response, error) {
+// Do implements imds.HTTPClient: the SDK calls it in GetMetadata, for session tokens (PUT) and documents (GET). It reads and checks the whole answer.
+// It stores in r.answer how the request ended, for get.
+func (r *reader) Do(request *http.Request) (_ *http.Response, err error) {
 	r.answer = answer{token: request.Method == http.MethodPut, size: r.answer.size} // get has set size.
-	response, err := r.exchange(request)
-	r.answer.err = err
-	return response, err
-}
-
-// exchange sends a request of the SDK, and reads and checks the whole answer. It stores status and body in r.answer, and returns them to the SDK.
-func (r *reader) exchange(request *http.Request) (*http.Response, error) {
+	defer func() { r.answer.err = err }()
 	asked := time.Now()
 	response, err := r.transport.RoundTrip(request)
 	if err != nil {
