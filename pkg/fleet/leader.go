@@ -116,7 +116,7 @@ func (l *leadership) release(ctx context.Context) {
 	}
 	at := metav1.Now()
 	_ = l.lock.Update(ctx, resourcelock.LeaderElectionRecord{ // The lock keeps the error for Status.
-		LeaderTransitions: now.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: at, AcquireTime: at,
+		LeaderTransitions: now.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: at, AcquireTime: at, // The API server refuses 0 seconds.
 	})
 }
 
@@ -158,9 +158,9 @@ type observedLock struct {
 	lastError time.Time // when a request failed last
 }
 
-// note notes the result of a request for the Lease, and returns it. A read that succeeds does not end the trouble of failed writes at once: a process
+// note notes the result of a request for the Lease. A read that succeeds does not end the trouble of failed writes at once: a process
 // may have the right to read the Lease, but not to write it.
-func (o *observedLock) note(err error) error {
+func (o *observedLock) note(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()
@@ -170,16 +170,16 @@ func (o *observedLock) note(err error) error {
 			o.since = now
 		}
 		o.err, o.lastError = err, now
-	case now.Sub(o.lastError) > renewDeadline: // No write has failed for so long, so none was needed.
+	case now.Sub(o.lastError) > renewDeadline: // A leader writes more often, so this process only has to read.
 		o.err = nil
 	}
-	return err
 }
 
 // noteWrite is note for a write that began at a time.
 func (o *observedLock) noteWrite(began time.Time, err error) error {
 	if err != nil {
-		return o.note(err)
+		o.note(err)
+		return err
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -191,10 +191,11 @@ func (o *observedLock) noteWrite(began time.Time, err error) error {
 func (o *observedLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := o.Interface.Get(ctx)
 	if kube.NotFound(err) {
-		_ = o.note(nil)
-		return record, raw, err
+		o.note(nil)
+	} else {
+		o.note(err)
 	}
-	return record, raw, o.note(err)
+	return record, raw, err
 }
 
 // Create implements resourcelock.Interface.
@@ -218,13 +219,10 @@ func (o *observedLock) age() time.Duration {
 	return max(now.Sub(o.renewed), now.Round(0).Sub(o.renewed.Round(0))) // Round(0) drops the monotonic clock's reading.
 }
 
-// trouble returns why the Lease cannot be read or written, and since when; zero and nil if it can.
+// trouble returns why the Lease cannot be read or written, and since when. If it can, why is nil, and since has no meaning.
 func (o *observedLock) trouble() (since time.Time, why error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.err == nil {
-		return time.Time{}, nil
-	}
 	return o.since, o.err
 }
 
