@@ -131,8 +131,7 @@ func (s *Source) pollersOfAllKinds(states *targetStates) []*poller {
 
 // newPollers returns a new poller for each kind that is polled, and stores the pollers for Stalled.
 func (s *Source) newPollers() []*poller {
-	kinds := s.polledKinds()
-	all := slices.DeleteFunc(s.pollersOfAllKinds(s.targetStates), func(p *poller) bool { return !slices.Contains(kinds, p.kind) })
+	all := slices.DeleteFunc(s.pollersOfAllKinds(s.targetStates), func(p *poller) bool { return !slices.Contains(s.opts.Kinds, p.kind) })
 	for _, p := range all {
 		p.reader = s.newReader()
 	}
