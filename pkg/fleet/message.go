@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -35,7 +36,7 @@ func (f *Fleet) Take(n sqs.Notice, m Message) {
 	case n.Reservation == "":
 		t.addHint(n, d)
 	default:
-		t.mu.Lock()
+		t.mu.Lock() // serveTerm waits for t.work after it has had the mutex.
 		isOver := t.ctx.Err() != nil
 		if !isOver {
 			t.work.Go(func() { t.expandReservation(n, d) })
@@ -134,17 +135,14 @@ func (t *term) noteStart(n sqs.Notice) {
 }
 
 // withLocalTimes returns a notice with its times converted from AWS's clock to this machine's. The deadline of a spot interruption is at most
-// spotNotice from now, since EC2 gave the notice before it was received.
+// sqs.SpotNotice from now, since EC2 gave the notice before it was received.
 func (t *term) withLocalTimes(n sqs.Notice) sqs.Notice {
 	n.Event.Noticed, n.Event.Deadline = t.toLocalClock(n.Event.Noticed), t.toLocalClock(n.Event.Deadline)
-	if latest := time.Now().Add(spotNotice).Round(0); n.Event.Kind == event.SpotInterruption && n.Event.Deadline.After(latest) {
+	if latest := time.Now().Add(sqs.SpotNotice).Round(0); n.Event.Kind == event.SpotInterruption && n.Event.Deadline.After(latest) {
 		n.Event.Deadline = latest
 	}
 	return n
 }
-
-// spotNotice is how long before a spot interruption EC2 gives notice.
-const spotNotice = 2 * time.Minute
 
 // toLocalClock converts a time by AWS's clock to this machine's clock. It ignores a difference of less than skew: AWS's clock is known from Date
 // headers, which have whole seconds.
@@ -214,9 +212,4 @@ func pauseAfter(failing time.Duration) time.Duration {
 }
 
 // describe names what a hint is about, for log lines: the kind of its event, or else the subject of the message.
-func (h *hint) describe() string {
-	if h.Event.Kind != "" {
-		return string(h.Event.Kind)
-	}
-	return string(h.About)
-}
+func (h *hint) describe() string { return cmp.Or(string(h.Event.Kind), string(h.About)) }

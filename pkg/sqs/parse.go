@@ -63,8 +63,8 @@ const (
 	maxBody = 1 << 20
 	// maxShown is how much of a text from outside an error shows, in bytes.
 	maxShown = 100
-	// spotNotice is the time from EC2's warning to the interruption of a spot instance. The warning does not say it.
-	spotNotice = 2 * time.Minute
+	// SpotNotice is the time from EC2's warning to the interruption of a spot instance. The warning does not say it.
+	SpotNotice = 2 * time.Minute
 	// blockNotice is the time from EC2's warning until EC2 begins to terminate the instances of a Capacity Block:
 	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-monitor.html.
 	blockNotice = 10 * time.Minute
@@ -77,7 +77,7 @@ func shown(s string) string { return `"` + text.Visible(s, maxShown) + `"` }
 // The kinds that Auto Scaling sends itself are named by the lifecycle transition. AWS's pages have had two names for each end of a reservation.
 var rows = map[string]func(message) (Notice, error){
 	"aws.ec2/EC2 Spot Instance Interruption Warning": func(m message) (Notice, error) {
-		return m.interruption(event.SpotInterruption, m.Action, m.at.Add(spotNotice)), nil
+		return m.interruption(event.SpotInterruption, m.Action, m.at.Add(SpotNotice)), nil
 	},
 	"aws.ec2/EC2 Instance Rebalance Recommendation": func(m message) (Notice, error) {
 		return m.interruption(event.RebalanceRecommendation, "", time.Time{}), nil
@@ -287,9 +287,9 @@ func (m message) capacityBlock() (Notice, error) {
 }
 
 // takenBack reads that the owner of an interruptible capacity reservation takes an instance back. If the message does not say when, the deadline
-// is spotNotice after the message.
+// is SpotNotice after the message.
 func (m message) takenBack() (Notice, error) {
-	return m.interruption(event.ReservationEnd, "interruptible", cmp.Or(parseTime(m.TerminateAt), m.at.Add(spotNotice))), nil
+	return m.interruption(event.ReservationEnd, "interruptible", cmp.Or(parseTime(m.TerminateAt), m.at.Add(SpotNotice))), nil
 }
 
 // terminating reads that Auto Scaling terminates an instance or returns it to a warm pool, and waits at a lifecycle hook.
