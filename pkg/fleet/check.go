@@ -42,7 +42,7 @@ const someInstances = 200
 
 // CountNodes counts the Nodes of the cluster.
 func CountNodes(ctx context.Context, client kubernetes.Interface) (NodeCount, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*attemptTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*attemptTimeout) // for all pages together
 	defer cancel()
 	var found NodeCount
 	for next := ""; ; {
@@ -93,7 +93,7 @@ func Rights(condition, events bool) []kube.Right {
 	if events {
 		add(optional, "to write Events", "events", core, "create")
 	}
-	const volumes = "to wait for no volume of a pod that stays"
+	const volumes = "to know which volumes belong to pods that stay"
 	add(optional, volumes, "persistentvolumeclaims", core, "get")
 	add(optional, volumes, "persistentvolumes", core, "get")
 	return rights

@@ -2,8 +2,6 @@ package fleet
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"sync"
 
 	"k8s.io/client-go/util/workqueue"
@@ -47,16 +45,16 @@ func (f *Fleet) serveTerm(ctx context.Context, receive func(ctx context.Context)
 // returnAll puts the messages of all hints back into the queue. It runs after the end of the term's context, since when addHint returns messages at
 // once.
 func (t *term) returnAll() {
+	of := map[*hint]*instance{}
 	t.mu.Lock()
-	instances := slices.Collect(maps.Values(t.instances))
-	t.mu.Unlock()
-	for _, inst := range instances {
-		t.mu.Lock()
-		hints := slices.Collect(maps.Values(inst.hints))
-		t.mu.Unlock()
-		for _, h := range hints {
-			t.endHint(inst, h, 0)
+	for _, inst := range t.instances {
+		for _, h := range inst.hints {
+			of[h] = inst
 		}
+	}
+	t.mu.Unlock()
+	for h, inst := range of {
+		t.endHint(inst, h, 0)
 	}
 }
 
@@ -85,8 +83,8 @@ func (t *term) nodeChanged(n node) {
 	defer t.mu.Unlock()
 	if inst := t.instances[id]; inst != nil {
 		s := inst.drain
-		isDrained := s != nil && s.node.uid == n.uid
-		if isDrained && (!exists || now.machine != s.node.machine) {
+		isOfNode := s != nil && s.node.uid == n.uid
+		if isOfNode && (!exists || now.machine != s.node.machine) {
 			s.stop()
 			if s.stage == waiting { // No agent runs that would remove the session at its end.
 				inst.drain = nil
