@@ -13,6 +13,7 @@ import (
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
@@ -216,7 +217,7 @@ func (s *session) syncNode() (done bool) {
 	t, entries := s.term, s.record.Entries()
 	wanted := s.taints(entries)
 	isCurrent := true // The Node has the cordon for the wanted taints.
-	err := t.change(t.ctx, s.node, nil, func(now *corev1.Node) map[string]any {
+	err := t.change(t.ctx, s.node, kube.InTurn, func(now *corev1.Node) map[string]any {
 		patch := map[string]any{}
 		if text, needed := t.nodes.claimOf(now, entries); needed {
 			patch = annotation(drain.CordonAnnotation, text)

@@ -309,7 +309,7 @@ func (s *session) writeMark(ctx context.Context) (mark, error) {
 		return mark{}, err
 	}
 	written := false
-	err := t.change(ctx, s.node, nil, func(now *corev1.Node) map[string]any {
+	err := t.change(ctx, s.node, kube.InTurn, func(now *corev1.Node) map[string]any {
 		on := t.nodes.parse(now)
 		if written = on.hasOwnCordon && on.unschedulable && !on.optedOut && on.bootID == s.node.bootID; !written {
 			return nil
@@ -371,7 +371,7 @@ func (s *session) carryOut(ctx context.Context) error {
 		return nil
 	case err != nil: // If others stop the instance now, nth-queue must not start it. syncMark repeats this write later.
 		written.Request = ""
-		_ = t.change(ctx, s.node, nil, func(*corev1.Node) map[string]any { return written.annotation() })
+		_ = t.change(ctx, s.node, kube.InTurn, func(*corev1.Node) map[string]any { return written.annotation() })
 	}
 	return err
 }
@@ -496,7 +496,7 @@ func (t *term) syncMark(inst *instance, on node) time.Duration {
 		}
 		return nil
 	}
-	if err := t.change(t.ctx, on, nil, patchFor); err != nil {
+	if err := t.change(t.ctx, on, kube.InTurn, patchFor); err != nil {
 		t.opts.Log.WithField(fieldNode, on.name).Debugf("cannot write the annotation %s: %s; retrying", markAnnotation, err)
 		return firstPause
 	}

@@ -255,9 +255,8 @@ func isSilent(providerID string) bool {
 }
 
 // change patches a Node. patchFor returns the patch for the Node as the watch shows it; nil if nothing is to be written. If the watch is out of date,
-// change reads the Node, and asks patchFor once more. urgent, if not nil, reports whether the request goes before others. A Node that is gone is
-// no error.
-func (f *Fleet) change(ctx context.Context, of node, urgent func() bool, patchFor func(*corev1.Node) map[string]any) (err error) {
+// change reads the Node, and asks patchFor once more. A Node that is gone is no error.
+func (f *Fleet) change(ctx context.Context, of node, precedence kube.Precedence, patchFor func(*corev1.Node) map[string]any) (err error) {
 	now := f.nodes.watched(of)
 	if f.opts.DryRun || now == nil {
 		return nil
@@ -271,10 +270,6 @@ func (f *Fleet) change(ctx context.Context, of node, urgent func() bool, patchFo
 			err = fmt.Errorf("patching node %q: %w", of.name, err)
 		}
 	}()
-	precedence := kube.InTurn
-	if urgent != nil && urgent() {
-		precedence = kube.Urgent
-	}
 	leave, err := f.requests.Enter(ctx, precedence)
 	if err != nil {
 		return err
@@ -283,7 +278,8 @@ func (f *Fleet) change(ctx context.Context, of node, urgent func() bool, patchFo
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	err = f.patch(ctx, now, patch)
-	if outdated := apierrors.IsConflict(err) || apierrors.IsInvalid(err) || kube.NotFound(err); !outdated {
+	isOutdated := apierrors.IsConflict(err) || apierrors.IsInvalid(err) || kube.NotFound(err) // Invalid: the Node may have another UID now.
+	if err == nil || !isOutdated {
 		return err
 	}
 	now, err = f.opts.Client.CoreV1().Nodes().Get(ctx, of.name, metav1.GetOptions{})

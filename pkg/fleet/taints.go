@@ -9,6 +9,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -98,7 +99,7 @@ func (t *term) tidyOpened(on node) time.Duration {
 		}
 		return patch
 	}
-	if err := t.change(t.ctx, on, nil, patchFor); err != nil {
+	if err := t.change(t.ctx, on, kube.InTurn, patchFor); err != nil {
 		t.opts.Log.WithField(fieldNode, on.name).Warnf("cannot remove nth-queue's taints and label from the node, which someone uncordoned: %s; retrying", err)
 		return firstPause
 	}

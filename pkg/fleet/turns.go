@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 )
@@ -163,7 +164,11 @@ func (t *term) cordonWaiting(inst *instance) time.Duration {
 		patch["spec"] = spec
 		return patch
 	}
-	if err := t.change(t.ctx, on, s.urgent.Load, patchFor); err != nil {
+	precedence := kube.InTurn
+	if s.urgent.Load() {
+		precedence = kube.Urgent
+	}
+	if err := t.change(t.ctx, on, precedence, patchFor); err != nil {
 		t.opts.Log.WithField(fieldNode, on.name).Warnf("cannot cordon the node: %s; retrying until its drain begins", err)
 		return firstPause
 	}
