@@ -154,7 +154,7 @@ type Rules struct {
 }
 
 // Watched returns a Node as the watch shows it now, with only the fields that are read; nil if no Node has that name.
-func (f *Fleet) Watched(name string) *corev1.Node { return f.nodes.named(name) }
+func (f *Fleet) Watched(name string) *corev1.Node { return f.nodes.byName(name) }
 
 // MayWrite returns nil while this process is sure to lead, and otherwise an error that says it does not lead.
 func (f *Fleet) MayWrite() error { return f.lead.holds() }

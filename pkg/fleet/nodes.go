@@ -112,22 +112,16 @@ func (n *nodes) indexed(index, key string) []node {
 	return all
 }
 
-// hasSilent reports whether any Node is silent.
-func (n *nodes) hasSilent() bool {
-	keys, _ := n.informer.GetIndexer().IndexKeys(byAddress, anySilent) // An error would mean that no such index exists.
-	return len(keys) > 0
-}
-
 // watched returns a Node as the watch shows it now, without what strip drops. It returns nil if the watch does not have a Node of this UID.
 func (n *nodes) watched(of node) *corev1.Node {
-	if now := n.named(of.name); now != nil && now.UID == of.uid {
+	if now := n.byName(of.name); now != nil && now.UID == of.uid {
 		return now
 	}
 	return nil
 }
 
-// named returns the Node of a name as the watch shows it now; nil if the watch does not have one.
-func (n *nodes) named(name string) *corev1.Node {
+// byName returns the Node of a name as the watch shows it now; nil if the watch does not have one.
+func (n *nodes) byName(name string) *corev1.Node {
 	o, _, _ := n.informer.GetStore().GetByKey(name) // The store is in memory: no error is possible.
 	now, _ := o.(*corev1.Node)
 	return now
@@ -247,11 +241,7 @@ func InstanceOf(providerID string) string {
 // instance, or something else such as Fargate.
 func isSilent(providerID string) bool {
 	provider, _, _ := strings.Cut(providerID, "://")
-	switch provider {
-	case "aws", "eks-hybrid", "gce", "azure":
-		return false
-	}
-	return true
+	return !slices.Contains([]string{"aws", "eks-hybrid", "gce", "azure"}, provider)
 }
 
 // change patches a Node. patchFor returns the patch for the Node as the watch shows it; nil if nothing is to be written. If the watch is out of date,

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
@@ -55,7 +56,7 @@ func (t *term) entriesOf(inst *instance, on node, announced []event.Event) []sta
 		}
 	}
 	return slices.DeleteFunc(entries, func(e state.Entry) (dropped bool) {
-		switch isAnnounced := slices.ContainsFunc(announced, func(ev event.Event) bool { return ev.ID == e.Event.ID }); {
+		switch _, isAnnounced := find(announced, e.Event.ID); {
 		case isListed(e.Event.Kind): // EC2 may list the event again.
 			return false
 		case e.Released(): // The uncordon is remembered until a reboot.
@@ -70,20 +71,15 @@ func (t *term) entriesOf(inst *instance, on node, announced []event.Event) []sta
 // node is still cordoned, gets no entry: the agent begins with the event again, and finds the cordon in place. Maintenance gets one: it may have begun
 // at an hour that is over now, or before a reboot.
 func (t *term) claimed(on node, recorded []state.Entry, announced []event.Event) (entries []state.Entry) {
-	since := event.CredibleTime(on.cordon.Since)
-	if since.IsZero() {
-		since = time.Now().UTC().Round(0)
-	}
+	since := cmp.Or(event.CredibleTime(on.cordon.Since), time.Now().UTC().Round(0))
 	for _, id := range append([]string{on.cordon.Event}, on.cordon.Events...) {
-		at := slices.IndexFunc(announced, func(ev event.Event) bool { return ev.ID == id })
-		isAnnounced := at >= 0
+		ev, isAnnounced := find(announced, id)
 		_, known := policy.Find(slices.Concat(recorded, entries), id)
 		if known || id == "" || !isAnnounced && id != on.cordon.Event { // The claim has the kind of its first event only.
 			continue
 		}
-		ev := event.Event{ID: id, Kind: event.Kind(on.cordon.Kind), State: event.Pending}
-		if isAnnounced {
-			ev = announced[at]
+		if !isAnnounced {
+			ev = event.Event{ID: id, Kind: event.Kind(on.cordon.Kind), State: event.Pending}
 		}
 		e := state.Entry{
 			Event: ev, Phase: state.Cordoned, BootID: on.cordon.BootID,

@@ -53,7 +53,8 @@ func (t truth) wasMissing(id string, ev event.Event) bool {
 	case ev.Kind == event.StatusCheck:
 		return t.before[id].Impaired == ""
 	}
-	return !slices.ContainsFunc(t.before[id].Planned, func(before event.Event) bool { return before.ID == ev.ID })
+	_, wasListed := find(t.before[id].Planned, ev.ID)
+	return !wasListed
 }
 
 // belongsHere reports whether the tags of an instance name this cluster. It returns false without Options.Cluster.
@@ -86,7 +87,8 @@ var errAmbiguous = errors.New("ambiguous address")
 // none does, it is the silent Node with the instance's private address, by EC2. Private addresses are unique only in a VPC: the error is
 // errAmbiguous if another silent Node, or another instance that may be in this cluster, has the same address.
 func (t *term) nodesOf(inst *instance) ([]node, error) {
-	if named := t.nodes.of(inst.id); len(named) > 0 || !t.nodes.hasSilent() {
+	silent, _ := t.nodes.informer.GetIndexer().IndexKeys(byAddress, anySilent) // An error would mean that no such index exists.
+	if named := t.nodes.of(inst.id); len(named) > 0 || len(silent) == 0 {
 		return named, nil
 	}
 	t.mu.Lock()
@@ -196,8 +198,9 @@ func (t *term) listedEvents(inst *instance, on node) (events []event.Event, aske
 	status, looked := t.truth.listed[inst.id], t.truth.looked
 	t.mu.Unlock()
 	if len(status.Planned) > 0 || status.Impaired != "" {
-		if managed, err := t.isManaged(inst.id); err != nil || !managed {
-			return nil, err == nil, err == nil // After an error, the next poll has the instance looked at again.
+		managed, err := t.isManaged(inst.id)
+		if isKnown := err == nil; !isKnown || !managed {
+			return nil, isKnown, isKnown // If it is not known, the next poll has the instance looked at again.
 		}
 	}
 	for _, ev := range status.Planned {
@@ -263,8 +266,8 @@ func (t *term) lookAt(ids ...string) {
 
 // instanceAt asks EC2 which instance has the address of a silent Node. It returns "" unless EC2 names exactly one.
 func (t *term) instanceAt(n node) string {
-	found, _ := t.opts.EC2.AtAddress(t.ctx, n.address) // After an error, the next poll asks again.
-	found = slices.DeleteFunc(slices.Clone(found), ec2.Instance.Gone)
+	found, _ := t.opts.EC2.AtAddress(t.ctx, n.address)                // After an error, the next poll asks again.
+	found = slices.DeleteFunc(slices.Clone(found), ec2.Instance.Gone) // Other lookups have the same slice.
 	if len(found) != 1 {
 		return ""
 	}
