@@ -311,7 +311,7 @@ func (s *session) settleHints(rested *task) {
 	for _, h := range inst.hints {
 		if h.Event.ID == rested.ID && !h.busy && h.accepted {
 			h.busy = true
-			t.work.Go(func() { t.finish(inst, h, outcome) })
+			t.work.Go(func() { t.completeAndSettle(inst, h, outcome) })
 		}
 	}
 	s.endIfRested()

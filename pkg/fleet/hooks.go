@@ -40,35 +40,34 @@ func (t *term) completesLaunch(h *hint) bool {
 }
 
 // hold begins to send heartbeats for the lifecycle action of a hint, until the action is completed or the hint is settled. It does nothing for a hint
-// without an action, or if heartbeats are sent already.
-func (t *term) hold(inst *instance, h *hint) {
+// without an action, or if heartbeats are sent already. begun reports whether hold has done anything.
+func (t *term) hold(inst *instance, h *hint) (begun bool) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	settled, held := inst.hints[h.key] != h, h.release != nil
 	if !t.completes(h) || settled || held {
-		t.mu.Unlock()
-		return
+		return false
 	}
 	ctx, release := context.WithCancel(t.ctx)
 	h.release = release
-	t.mu.Unlock()
 	t.work.Go(func() { t.opts.Hooks.Hold(ctx, h.action()) })
+	return true
 }
 
 // complete has a goroutine complete the lifecycle action of a hint, and then settle the hint. It does nothing if that was begun before. It is for a
 // hint for which no session runs.
 func (t *term) complete(inst *instance, h *hint, outcome event.Outcome) {
 	t.mu.Lock()
-	busy := h.busy
-	h.busy = true
-	t.mu.Unlock()
-	if !busy {
-		t.work.Go(func() { t.finish(inst, h, outcome) })
+	defer t.mu.Unlock()
+	if !h.busy {
+		h.busy = true
+		t.work.Go(func() { t.completeAndSettle(inst, h, outcome) })
 	}
 }
 
-// finish completes the lifecycle action of a hint, if it has one, and settles the hint. The caller has set h.busy. If the outcome is that operators
+// completeAndSettle completes the lifecycle action of a hint, if it has one, and settles the hint. The caller has set h.busy. If the outcome is that operators
 // opted the node out, the action is left to its timeout.
-func (t *term) finish(inst *instance, h *hint, outcome event.Outcome) {
+func (t *term) completeAndSettle(inst *instance, h *hint, outcome event.Outcome) {
 	if t.completes(h) && (h.About == sqs.Launch || t.wantsDrain(h)) {
 		t.mu.Lock()
 		if h.release != nil {
@@ -112,12 +111,8 @@ func (t *term) judgeLaunch(inst *instance, h *hint, on node) time.Duration {
 
 // awaitLaunch holds the lifecycle hook of a launch while the node is not Ready, and logs that the first time.
 func (t *term) awaitLaunch(inst *instance, h *hint) {
-	t.mu.Lock()
-	first := h.release == nil
-	t.mu.Unlock()
-	if first {
+	if t.hold(inst, h) {
 		t.opts.Log.Infof("launch of instance %s: nth-queue sends heartbeats for the lifecycle hook %q of the Auto Scaling group %q until the node is Ready, for %s at most",
 			inst.id, h.Hook.Name, h.Hook.Group, launchTimeout)
 	}
-	t.hold(inst, h)
 }

@@ -87,14 +87,18 @@ func (t *term) tidyOpened(on node) time.Duration {
 		return 0
 	}
 	patchFor := func(now *corev1.Node) map[string]any {
-		patch, taints := map[string]any{}, slices.DeleteFunc(slices.Clone(now.Spec.Taints), t.opts.Taints.isOwn)
+		if now.Spec.Unschedulable {
+			return nil
+		}
+		patch := map[string]any{}
+		taints := slices.DeleteFunc(slices.Clone(now.Spec.Taints), t.opts.Taints.isOwn)
 		if now.Labels[drain.ExcludeLabel] == t.opts.Lease {
 			patch["metadata"] = map[string]any{"labels": map[string]any{drain.ExcludeLabel: nil}}
 		}
 		if len(taints) < len(now.Spec.Taints) {
 			patch["spec"] = map[string]any{"taints": taints}
 		}
-		if now.Spec.Unschedulable || len(patch) == 0 { // The Node is still cordoned, or nothing is to be taken off.
+		if len(patch) == 0 {
 			return nil
 		}
 		return patch
