@@ -26,23 +26,23 @@ const fieldNode = systemd.FieldNode
 // session is the drain of one Node by an agent. The session implements the agent's source: it passes on the events that stand for the instance. It
 // ends when all events rest, or when the Node is gone. After its end nothing watches the node, and the cordon keeps pods away.
 type session struct {
-	term     *term
-	instance *instance
-	node     node
-	since    time.Time // when the session began to wait or, after that, to work
-	urgent   atomic.Bool
-	record   *record
-	asked    atomic.Bool // no request of finish.go is under way any more
+	term        *term
+	instance    *instance
+	node        node
+	since       time.Time // when the session began to wait or, after that, to work
+	urgent      atomic.Bool
+	record      *record
+	requestOver atomic.Bool // a request of finish.go was made or given up
 
 	// The term's mutex guards what follows.
-	stage    stage
-	deadline time.Time        // the nearest deadline of the events, while the session waits; noDeadline if none has one
-	goal     policy.Goal      // what the agent will decide first
-	rules    policy.Settings  // those of the goal
-	inTurn   bool             // the goal is maintenance that nth-queue finishes: see term.turn
-	events   map[string]*task // the events for the agent, by ID
-	sink     event.Sink       // the agent's; nil while the agent does not run
-	stop     context.CancelFunc
+	stage     stage
+	deadline  time.Time        // the nearest deadline of the events, while the session waits; noDeadline if none has one
+	goal      policy.Goal      // what the agent will decide first
+	rules     policy.Settings  // those of the goal
+	takesTurn bool             // the goal is maintenance that nth-queue finishes, so that the session takes the turn of its group: see term.turn
+	events    map[string]*task // the events for the agent, by ID
+	sink      event.Sink       // the agent's; nil while the agent does not run
+	stop      context.CancelFunc
 }
 
 // task is an event of a session.
@@ -87,10 +87,10 @@ func (t *term) begin(s *session) {
 		// The taints and the claim have to outlast the agent, and need its cordon; the next look needs all that was written to the Node. The watch may
 		// not show it yet. Until it shows a cordon, the node looks as if operators had uncordoned it. Other writes have a second to show: later, an
 		// event may be reported twice.
-		for seconds := range 30 {
-			lags := s.watchLags()
+		for seconds := range 30 { // A watch that lags for longer is not waited for.
+			isShown := seconds > 0 && !s.watchLags()
 			s.syncNode() // An API server that refuses taints holds nothing up.
-			if seconds > 0 && !lags || !loop.Await(t.ctx, nil, time.Second) {
+			if isShown || !loop.Await(t.ctx, nil, time.Second) {
 				break
 			}
 		}
@@ -106,7 +106,8 @@ func (t *term) begin(s *session) {
 func (s *session) watchLags() bool {
 	cordoned := slices.ContainsFunc(s.record.Entries(), func(e state.Entry) bool { return e.OnNode && !e.CordonedAt.IsZero() && !e.Released() })
 	now, exists := s.term.nodes.now(s.node)
-	looksUncordoned, looksCordoned := !now.unschedulable && !now.hasOwnCordon, now.unschedulable && now.hasOwnCordon
+	looksUncordoned := !now.unschedulable && !now.hasOwnCordon
+	looksCordoned := now.unschedulable && now.hasOwnCordon
 	return exists && !s.term.opts.DryRun && (cordoned && looksUncordoned || !cordoned && looksCordoned)
 }
 
@@ -115,9 +116,8 @@ func (s *session) update(events []event.Event) {
 	changed := false
 	for _, ev := range events {
 		known := s.events[ev.ID]
-		isUnchanged := known != nil && sameEvent(known.Event, ev) && known.Until.Equal(ev.Until)
-		if isUnchanged {
-			if known.rests && known.outcome != "" { // Its message may have come again.
+		if known != nil && sameEvent(known.Event, ev) {
+			if known.rests && known.outcome != "" { // Its message may have come again. Without an outcome, its hook would be completed by nobody.
 				s.settleHints(known)
 			}
 			continue
@@ -178,13 +178,8 @@ func (s *session) runAgent(ctx context.Context) {
 	t := s.term
 	var syncing sync.WaitGroup
 	syncing.Go(func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-s.record.changed:
-			}
-			if s.isClosing() { // The write would conflict with the agent's cordon. The record changes again after the cordon.
+		for loop.Await(ctx, s.record.changed, loop.Forever) {
+			if s.isAboutToCordon() { // The write would conflict with the agent's cordon. The record changes again after the cordon.
 				continue
 			}
 			for !s.syncNode() && loop.Await(ctx, s.record.changed, firstPause) { // Another change of the record may be hours away, so syncNode is repeated.
@@ -203,8 +198,8 @@ func (s *session) runAgent(ctx context.Context) {
 	syncing.Wait()
 }
 
-// isClosing reports whether the agent is about to cordon the node: an entry is under way and has no cordon yet, and operators do not forbid one.
-func (s *session) isClosing() bool {
+// isAboutToCordon reports whether the agent is about to cordon the node: an entry is under way and has no cordon yet, and operators do not forbid one.
+func (s *session) isAboutToCordon() bool {
 	return slices.ContainsFunc(s.record.Entries(), func(e state.Entry) bool {
 		mayCordon := !e.Released() && !e.LeftAlone
 		return e.UnderWay() && e.CordonedAt.IsZero() && mayCordon
@@ -283,13 +278,8 @@ func (s *session) onRested(ev event.Event, again time.Time) {
 	s.term.mu.Lock()
 	defer s.term.mu.Unlock()
 	known := s.events[ev.ID]
-	if known == nil || known.rests { // The event is not the session's, or rests already.
-		return
-	}
-	if !sameEvent(known.Event, ev) { // The agent has not seen the latest version of the event yet.
-		return
-	}
-	if s.requesting(s.record.entry(ev.ID)) {
+	isLatest := known != nil && sameEvent(known.Event, ev) // The agent may not have seen the latest version of the event yet.
+	if !isLatest || known.rests || s.requesting(s.record.entry(ev.ID)) {
 		return
 	}
 	retries := !again.IsZero() && s.record.entry(ev.ID).Error != ""
@@ -300,9 +290,9 @@ func (s *session) onRested(ev event.Event, again time.Time) {
 	s.settleHints(known)
 }
 
-// sameEvent reports whether two versions of an event have the same state, code and deadline.
+// sameEvent reports whether two versions of an event have the same state, code and times.
 func sameEvent(a, b event.Event) bool {
-	return a.State == b.State && a.Code == b.Code && a.Deadline.Equal(b.Deadline)
+	return a.State == b.State && a.Code == b.Code && a.Deadline.Equal(b.Deadline) && a.Until.Equal(b.Until)
 }
 
 // settleHints settles the hints of an event that rests, each in a goroutine. If all events rest now, it ends the session. The term's mutex is held.
@@ -317,11 +307,7 @@ func (s *session) settleHints(rested *task) {
 	s.endIfRested()
 }
 
-// annotation returns a patch that sets an annotation, or removes the annotation if text is "".
-func annotation(key, text string) map[string]any {
-	var value any
-	if text != "" {
-		value = text
-	}
+// annotation returns a patch that sets an annotation to a text, or removes the annotation if the value is nil.
+func annotation(key string, value any) map[string]any {
 	return map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}}
 }

@@ -121,10 +121,10 @@ func (t *term) rulesFor(inst *instance, on node, events []event.Event) policy.Se
 		return rules
 	}
 	var codes []string
-	for _, ev := range events { // Those of an instance that is not managed are over.
+	for _, ev := range events { // If the instance is not managed, they are over, and requestFor has no request.
 		request := t.requestFor(ev)
-		isListed := slices.ContainsFunc(planned, func(listed event.Event) bool { return listed.ID == ev.ID })
-		if isListed && request != "" && rules.Asks(state.Entry{Event: ev}) == policy.Drain && t.mayRequest(inst, request) {
+		_, isPlanned := find(planned, ev.ID)
+		if isPlanned && request != "" && rules.Asks(state.Entry{Event: ev}) == policy.Drain && t.mayRequest(inst, request) {
 			codes = append(codes, ev.Code)
 		}
 	}
@@ -195,29 +195,29 @@ func (t *term) refusal(id string, request ec2.Request) (string, error) {
 // finishing reports whether a goal for a node is maintenance that nth-queue finishes, so that its session waits for the turn of the node's group. past is
 // the record. When only the rule's Lead is left before the maintenance, nothing waits any more.
 func finishing(rules policy.Settings, goal policy.Goal, on node, events []event.Event, past []state.Entry) bool {
-	rule := rules[event.ScheduledMaintenance]
 	return goal.Action == policy.Drain && !slices.ContainsFunc(goal.Events, func(id string) bool {
-		at := slices.IndexFunc(events, func(ev event.Event) bool { return ev.ID == id })
-		e, recorded := policy.Find(past, id)
-		wasEnded := !e.RebootAt.IsZero() || e.Released() || e.Acted() && e.BootID != on.bootID
-		isFinished := at >= 0 && events[at].Kind == event.ScheduledMaintenance && slices.Contains(rule.Reboot, events[at].Code)
-		return !isFinished || recorded && wasEnded || time.Until(events[at].Deadline) <= rule.Lead
+		ev, _ := find(events, id)
+		e, _ := policy.Find(past, id) // Without an entry, nothing was done for the event.
+		wasRequested, wasRebooted := !e.RebootAt.IsZero(), e.Acted() && e.BootID != on.bootID
+		isLeftToEC2 := wasRequested || wasRebooted || e.Released()
+		return !rules.Reboots(ev) || isLeftToEC2 || time.Until(ev.Deadline) <= rules[ev.Kind].Lead
 	})
 }
 
 // turn returns the UID of the Node in a group for which nth-queue finishes maintenance; "" if there is none. Its turn begins with a session that is
-// inTurn: dispatch or writeMark sets that. It lasts until the node is uncordoned or opted out, or EC2 says that the instance is terminated. If the
+// takesTurn: dispatch or writeMark sets that. It lasts until the node is uncordoned or opted out, or EC2 says that the instance is terminated. If the
 // Node was deleted meanwhile, turn returns the ID of the instance. The term's mutex is held.
-func (t *term) turn(group string) types.UID {
+func (t *term) turn(group string) string {
 	known := map[types.UID]*instance{}
 	for _, inst := range t.instances {
 		known[inst.node.uid] = inst
 		n, s := inst.node, inst.drain
-		if n.uid == "" && n.group == group && n.isRequested() && !inst.gone {
-			return types.UID(inst.id)
+		if n.uid == "" && n.group == group && n.isRequested() && !inst.gone { // The Node was deleted: see instance.node.
+			return inst.id
 		}
-		if s.runs() && s.inTurn && s.node.group == group && (s.stage != working || !s.yields()) {
-			return s.node.uid
+		// After the end of a session, the next look tells whether the Node still has the turn.
+		if s.runs() && s.takesTurn && s.node.group == group && (s.stage != working || !s.yields()) {
+			return string(s.node.uid)
 		}
 	}
 	var first node
@@ -227,13 +227,13 @@ func (t *term) turn(group string) types.UID {
 		}
 		has, isNext := t.turnOf(n, known[n.uid])
 		if has {
-			return n.uid
+			return string(n.uid)
 		}
 		if isNext && (first.uid == "" || n.name < first.name) { // Several may be cordoned since before the setting.
 			first = n
 		}
 	}
-	return first.uid
+	return string(first.uid)
 }
 
 // yields reports whether operators have opted the node out, or uncordoned it, so that the session carries out no maintenance.
@@ -253,23 +253,23 @@ func (t *term) turnOf(n node, inst *instance) (has, isNext bool) {
 	case inst.gone: // Nobody may ever delete the Node.
 		return false, false
 	}
-	n.mark = inst.node.mark
+	n.mark = inst.node.mark // The watch may not show the mark yet: see writeMark.
 	isWaiting := inst.drain != nil && inst.drain.stage == waiting
-	return n.isRequested() || !inst.drain.runs() && inst.awaitsEnd(), isWaiting && inst.drain.inTurn
+	return n.isRequested() || !inst.drain.runs() && inst.awaitsEnd(), isWaiting && inst.drain.takesTurn
 }
 
 // finishesNext reports whether all events that a node is cordoned for are in EC2's list, and are maintenance that nth-queue finishes. The instance need
 // not be known. The term's mutex is held.
 func (t *term) finishesNext(on node) bool {
-	next := 0
+	finished := 0
 	for _, status := range t.truth.listed {
 		for _, ev := range status.Planned {
 			if on.cordon.Names(ev.ID) && t.requestFor(ev) != "" && !slices.Contains(on.mark.Events, ev.ID) {
-				next++
+				finished++
 			}
 		}
 	}
-	return next > 0 && next >= len(on.cordon.Events)
+	return finished > 0 && finished >= len(on.cordon.Events) // The claim may name one event, and list none.
 }
 
 // writeMark writes the mark for the events whose node is drained, and returns it. An error means that the request may not be made: EC2 does not
@@ -277,39 +277,25 @@ func (t *term) finishesNext(on node) bool {
 func (s *session) writeMark(ctx context.Context) (mark, error) {
 	t := s.term
 	t.mu.Lock()
-	planned, looked, turn := t.truth.listed[s.instance.id].Planned, t.truth.looked, t.turn(s.node.group)
-	s.inTurn = cmp.Or(turn, s.node.uid) == s.node.uid // When no time was left to wait for the turn, dispatch has not set it.
-	isInTurn := s.inTurn
+	planned, looked, uid := t.truth.listed[s.instance.id].Planned, t.truth.looked, string(s.node.uid)
+	s.takesTurn = cmp.Or(t.turn(s.node.group), uid) == uid // When no time was left to wait for the turn, dispatch has not set it.
+	isInTurn := s.takesTurn
 	t.mu.Unlock()
 	if time.Since(looked) > listTime {
 		return mark{}, fmt.Errorf("EC2 has not confirmed in the last %s that the maintenance is still scheduled", listTime)
 	}
-	next, until := mark{BootID: s.node.bootID}, []time.Time(nil)
-	for _, e := range s.record.Entries() {
-		if e.RebootAt.IsZero() || e.Phase != state.Drained {
-			continue
-		}
-		isListed := slices.ContainsFunc(planned, func(ev event.Event) bool { return ev.ID == e.Event.ID && ev.State == event.Pending })
-		if !isListed {
-			return mark{}, errors.New("EC2 no longer lists the scheduled maintenance")
-		}
-		next.Events = append(next.Events, e.Event.ID)
-		until = append(until, e.Event.Deadline)
-		if request := t.requestFor(e.Event); request != ec2.Reboot || next.Request == "" { // A stop carries out a reboot, too.
-			next.Request = request
-		}
+	next, err := s.nextMark(planned)
+	if err != nil {
+		return mark{}, err
 	}
-	switch {
-	case next.Request == "":
-		return mark{}, errors.New("the scheduled maintenance is over")
-	case !isInTurn:
+	if !isInTurn {
 		return mark{}, fmt.Errorf("only one node of the group %q may have its maintenance at a time, and it is another node's turn", s.node.group)
 	}
 	if err := s.objection(ctx, next.Request); err != nil {
 		return mark{}, err
 	}
 	written := false
-	err := t.change(ctx, s.node, kube.InTurn, func(now *corev1.Node) map[string]any {
+	err = t.change(ctx, s.node, kube.InTurn, func(now *corev1.Node) map[string]any {
 		on := t.nodes.parse(now)
 		if written = on.hasOwnCordon && on.unschedulable && !on.optedOut && on.bootID == s.node.bootID; !written {
 			return nil
@@ -318,7 +304,7 @@ func (s *session) writeMark(ctx context.Context) (mark, error) {
 			next.Since = on.cordon.Since.Add(1)
 		}
 		next.Events = slices.Compact(slices.Sorted(slices.Values(append(next.Events, on.mark.Events...))))
-		next.Until = slices.MaxFunc(append(until, on.mark.Until), time.Time.Compare)
+		next.Until = slices.MaxFunc([]time.Time{next.Until, on.mark.Until}, time.Time.Compare)
 		return next.annotation()
 	})
 	switch {
@@ -330,6 +316,29 @@ func (s *session) writeMark(ctx context.Context) (mark, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s.instance.node.mark = next // The watch may not show the mark yet.
+	return next, nil
+}
+
+// nextMark returns the mark for the events whose node is drained. planned are those that EC2 lists. An error means that EC2 does not list them all.
+func (s *session) nextMark(planned []event.Event) (mark, error) {
+	next := mark{BootID: s.node.bootID}
+	for _, e := range s.record.Entries() {
+		if e.RebootAt.IsZero() || e.Phase != state.Drained {
+			continue
+		}
+		if ev, _ := find(planned, e.Event.ID); ev.State != event.Pending {
+			return mark{}, errors.New("EC2 no longer lists the scheduled maintenance")
+		}
+		next.Events = append(next.Events, e.Event.ID)
+		next.Until = slices.MaxFunc([]time.Time{next.Until, e.Event.Deadline}, time.Time.Compare)
+		// requestFor has one for each event: the policy reboots only for the codes of rulesFor.
+		if request := s.term.requestFor(e.Event); request != ec2.Reboot || next.Request == "" { // A stop carries out a reboot, too.
+			next.Request = request
+		}
+	}
+	if next.Request == "" {
+		return mark{}, errors.New("the scheduled maintenance is over")
+	}
 	return next, nil
 }
 
@@ -353,7 +362,7 @@ func (s *session) objection(ctx context.Context, request ec2.Request) error {
 // Node's boot ID, or in the state of the instance.
 func (s *session) carryOut(ctx context.Context) error {
 	t := s.term
-	defer s.asked.Store(true)
+	defer s.requestOver.Store(true)
 	written, err := s.writeMark(ctx)
 	if err == nil {
 		err = t.MayWrite() // The fence stops only requests to the API server.
@@ -379,32 +388,31 @@ func (s *session) carryOut(ctx context.Context) error {
 // requesting reports whether the request for an event may still be made or under way, so that the session has to last. If the node was drained before,
 // the agent first proves that it still is. The term's mutex is held.
 func (s *session) requesting(e state.Entry) bool {
-	since := e.RebootAt
-	if s.inTurn && since.IsZero() {
+	since := e.RebootAt // Zero is long ago: no request is to be made.
+	if s.takesTurn && since.IsZero() {
 		since = s.since
 	}
-	return e.Phase == state.Drained && !e.Released() && !e.LeftAlone && !s.asked.Load() && time.Since(since) < requestTime
+	return e.Phase == state.Drained && !e.Released() && !e.LeftAlone && !s.requestOver.Load() && time.Since(since) < requestTime
 }
 
-// requested returns entries for the events in the mark of a Node, except for those in recorded. If the node was cordoned again after the request, it
+// entriesOfMark returns entries for the events in the mark of a Node, except for those in recorded. If the node was cordoned again after the request, it
 // is drained again, for EC2's own time.
-func (on node) requested(recorded []state.Entry, announced []event.Event) (entries []state.Entry) {
+func (on node) entriesOfMark(recorded []state.Entry, announced []event.Event) (entries []state.Entry) {
 	for _, id := range on.mark.Events {
-		at := slices.IndexFunc(announced, func(ev event.Event) bool { return ev.ID == id })
+		ev, isAnnounced := find(announced, id)
 		isCordoned := on.hasOwnCordon && on.cordon.Names(id)
-		if _, known := policy.Find(recorded, id); known || at < 0 && !isCordoned {
+		if _, known := policy.Find(recorded, id); known || !isAnnounced && !isCordoned {
 			continue
 		}
-		ev := event.Event{ID: id, Kind: event.ScheduledMaintenance, State: event.Pending}
-		if at >= 0 {
-			ev = announced[at]
+		if !isAnnounced {
+			ev = event.Event{ID: id, Kind: event.ScheduledMaintenance, State: event.Pending}
 		}
 		since, cordoned := event.CredibleTime(on.mark.Since), event.CredibleTime(on.cordon.Since)
 		e := state.Entry{Event: ev, Phase: state.Seen, BootID: on.mark.BootID, FirstSeen: since, Changed: since, RebootAt: since}
 		if isCordoned {
 			e.Phase, e.BootID, e.CordonedAt, e.ActedAt, e.OnNode = state.Draining, on.cordon.BootID, cordoned, cordoned, true
 		}
-		if on.mark.claims(id, on) {
+		if on.mark.claims(id, on) { // The cordon is the one of the request, and no later one.
 			e.Phase, e.BootID = state.Drained, on.mark.BootID
 		}
 		entries = append(entries, e)
@@ -440,14 +448,14 @@ func (t *term) followRequest(inst *instance, on node) time.Duration {
 	if !inst.gone && on.mark.Request == ec2.Stop {
 		t.startStopped(ctx, inst, on, found, err)
 	}
-	return min(max(time.Since(on.mark.Since)/2, askPause), pollInterval)
+	return min(max(time.Since(on.mark.Since)/2, askPause), pollInterval) // The longer ago the request, the longer the pause.
 }
 
-// startStopped starts an instance that nth-queue has stopped for maintenance: the cordon is of the boot of the mark, and the instance was not started
+// startStopped starts an instance that nth-queue has stopped for maintenance: the Node shows the boot of the mark, and the instance was not started
 // since. found is what EC2 says of the instance, and err why EC2 does not.
 func (t *term) startStopped(ctx context.Context, inst *instance, on node, found ec2.Instance, err error) {
-	isOwn := on.isRequested() && on.bootID == on.mark.BootID
-	if !isOwn || t.toLocalClock(found.Launched).After(on.mark.Since) {
+	stoppedByUs := on.isRequested() && on.bootID == on.mark.BootID
+	if !stoppedByUs || t.toLocalClock(found.Launched).After(on.mark.Since) {
 		return
 	}
 	log := t.opts.Log.WithField(fieldNode, on.name)
@@ -471,10 +479,11 @@ func (t *term) startStopped(ctx context.Context, inst *instance, on node, found 
 // its events, for which no second request is made. It returns when to try again; 0 if that is not needed.
 func (t *term) syncMark(inst *instance, on node) time.Duration {
 	t.mu.Lock()
-	isListed := t.truth.looked.IsZero() || slices.ContainsFunc(t.truth.listed[inst.id].Planned, func(ev event.Event) bool {
+	// Before the first poll, it may be listed.
+	isPlanned := t.truth.looked.IsZero() || slices.ContainsFunc(t.truth.listed[inst.id].Planned, func(ev event.Event) bool {
 		return ev.State == event.Pending && slices.Contains(on.mark.Events, ev.ID)
 	})
-	stands := on.hasOwnCordon || isListed || time.Now().Before(on.mark.Until)
+	stands := on.hasOwnCordon || isPlanned || time.Now().Before(on.mark.Until)
 	if !stands {
 		inst.node.mark = mark{}
 	}
@@ -489,7 +498,7 @@ func (t *term) syncMark(inst *instance, on node) time.Duration {
 		case stands && !isMarked:
 			return on.mark.annotation()
 		case isMarked && !stands:
-			return annotation(markAnnotation, "")
+			return annotation(markAnnotation, nil)
 		case stayedUp && shown.mark.Request != "":
 			shown.mark.Request = ""
 			return shown.mark.annotation()

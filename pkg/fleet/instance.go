@@ -91,22 +91,25 @@ func (t *term) forget(inst *instance) {
 func (t *term) look(inst *instance) time.Duration {
 	nodes, err := t.nodesOf(inst)
 	var on node // its uid is empty without a Node
-	if len(nodes) > 0 {
-		on = t.choose(inst, nodes)
-	}
 	t.mu.Lock()
 	hints := slices.Collect(maps.Values(inst.hints))
 	switch {
 	case len(nodes) > 0:
+		on = nodes[0]
+		isDrained := func(n node) bool { return inst.drain.runs() && n.uid == inst.drain.node.uid }
+		if i := slices.IndexFunc(nodes, isDrained); i >= 0 { // A drain that is under way continues.
+			on = nodes[i]
+		}
 		if inst.node.uid != on.uid { // The record is of the instance's former Node.
 			inst.record = nil
 		}
-		if len(on.mark.Events) == 0 { // The Node is a new one. syncMark writes the mark of the former Node to it.
+		if len(on.mark.Events) == 0 { // The Node is a new one, to which syncMark writes the mark, or the watch does not show the mark yet.
 			on.mark = inst.node.mark
 		}
 		inst.node, inst.goneSince = on, time.Time{}
 	case err == nil && inst.node.uid != "": // The Node was deleted.
-		if inst.node.uid = ""; len(inst.node.mark.Events) == 0 {
+		inst.node.uid = ""
+		if len(inst.node.mark.Events) == 0 {
 			inst.node = node{}
 		}
 		inst.record, inst.goneSince = nil, time.Now()
@@ -132,18 +135,6 @@ func sooner(a, b time.Duration) time.Duration {
 		return b
 	}
 	return a
-}
-
-// choose returns which of an instance's Nodes is drained: the Node of the drain that is under way, or else the first.
-func (t *term) choose(inst *instance, nodes []node) node {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if inst.drain != nil && inst.drain.stage != waiting {
-		if i := slices.IndexFunc(nodes, func(n node) bool { return n.uid == inst.drain.node.uid }); i >= 0 {
-			return nodes[i]
-		}
-	}
-	return nodes[0]
 }
 
 // judge decides about one hint of an instance: it accepts the hint, waits for an answer of EC2, or settles the hint. on is the instance's Node; its uid is
@@ -191,7 +182,7 @@ func (t *term) judgeInterruption(inst *instance, h *hint, on node) time.Duration
 	over := isStop && inst.startedSince(h.bootID, cmp.Or(h.Event.Noticed, h.received), on)
 	t.mu.Unlock()
 	var again time.Duration
-	if !accepted {
+	if !accepted { // EC2's answer counts, whatever the messages say.
 		over, again = t.askAboutStop(inst, h, on)
 	}
 	switch {
@@ -229,11 +220,8 @@ func (t *term) judgeWithoutNode(inst *instance, h *hint) time.Duration {
 	t.mu.Lock()
 	goneSince := inst.goneSince
 	t.mu.Unlock()
-	nodeless := h.received // since when the instance has no Node, as far as is known
-	if goneSince.After(nodeless) {
-		nodeless = goneSince
-	}
-	if _, trouble := t.lead.lock.trouble(); trouble != nil { // The API server does not answer: the watch may not show a Node that exists.
+	nodeless := slices.MaxFunc([]time.Time{h.received, goneSince}, time.Time.Compare) // since when the instance has no Node, as far as is known
+	if _, trouble := t.lead.lock.trouble(); trouble != nil {                          // The API server does not answer: the watch may not show a Node that exists.
 		nodeless = time.Now()
 	}
 	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
@@ -274,9 +262,9 @@ func (t *term) pursue(inst *instance, on node) time.Duration {
 	events, past, hinted, asked := t.standing(inst, on)
 	rules := t.rulesFor(inst, on, events)
 	due, goal := t.decide(rules, on, events, past)
-	inTurn := finishing(rules, goal, on, events, past)
-	for _, e := range past { // The node was drained before a permission or another event let nth-queue finish.
-		if inTurn && e.Phase == state.Drained && slices.Contains(goal.Events, e.Event.ID) {
+	takesTurn := finishing(rules, goal, on, events, past)
+	for _, e := range past { // A node that was drained before nth-queue might finish: a session has to make the request.
+		if takesTurn && e.Phase == state.Drained && slices.Contains(goal.Events, e.Event.ID) {
 			due[e.Event.ID] = true
 		}
 	}
@@ -292,22 +280,21 @@ func (t *term) pursue(inst *instance, on node) time.Duration {
 		s.stop()
 		return 0
 	case s != nil && s.stage == working:
-		if requested := on.requested(s.record.Entries(), events); len(requested) > 0 { // Put has the Node synchronized.
+		if requested := on.entriesOfMark(s.record.Entries(), events); len(requested) > 0 { // EC2 lists an event of the mark again. Put also has runAgent write to the Node.
 			s.record.Put(func(error) {}, requested...)
 		}
 		s.update(events)
 		return 0
 	case len(hinted) > 0 || len(due) > 0: // Even if nothing is due, hints are settled by a session.
 		maps.Copy(due, hinted)
-		t.enlist(inst, on, events, past, due)
-		s = inst.drain
-		s.rules, s.goal, s.inTurn = rules, goal, inTurn
+		s = t.enlist(inst, on, events, past, due)
+		s.rules, s.goal, s.takesTurn = rules, goal, takesTurn
 		s.prioritize() // cordonWaiting needs the urgency, even if the session has no place.
 		t.dispatch()
 	default: // A session that waits is not needed any more.
 		inst.drain = nil
 		if inst.record != nil {
-			inst.record = newRecord(past)
+			inst.record = newRecord(past) // without the closed entries that are not needed any more
 		}
 	}
 	if goal.Revisit.IsZero() { // Only news can change the decision.
@@ -318,7 +305,7 @@ func (t *term) pursue(inst *instance, on node) time.Duration {
 
 // enlist has a session for the Node wait for its turn, or brings the one that waits up to date. past is the record for it. due has the IDs of the
 // events for which there is something to do; the others rest. The term's mutex is held.
-func (t *term) enlist(inst *instance, on node, events []event.Event, past []state.Entry, due map[string]bool) {
+func (t *term) enlist(inst *instance, on node, events []event.Event, past []state.Entry, due map[string]bool) *session {
 	s := inst.drain
 	if s == nil || s.node.uid != on.uid {
 		s = &session{term: t, instance: inst, since: time.Now(), stop: func() {}}
@@ -329,6 +316,7 @@ func (t *term) enlist(inst *instance, on node, events []event.Event, past []stat
 	for _, ev := range events {
 		s.events[ev.ID] = &task{Event: ev, rests: !due[ev.ID]}
 	}
+	return s
 }
 
 // decide asks the policy, with rules, about the events that stand for a Node and about the Node's record past. due has the IDs of the events for
@@ -375,25 +363,26 @@ func (t *term) standing(inst *instance, on node) (events []event.Event, past []s
 		past = t.entriesOf(inst, on, events)
 	}
 	announced := events
-	past = slices.DeleteFunc(slices.Clone(past), func(e state.Entry) (dropped bool) {
-		if slices.ContainsFunc(announced, func(ev event.Event) bool { return ev.ID == e.Event.ID }) {
-			return false
-		}
+	var kept []state.Entry
+	for _, e := range past {
+		_, isAnnounced := find(announced, e.Event.ID)
 		ev := t.recordedEvent(inst, on, e, asked)
 		if over && isListed(ev.Kind) {
 			ev.State = event.Canceled
 		}
 		mayBeListedAgain := isListed(ev.Kind) && ev.State == event.Pending
-		if e.Phase == state.Closed { // Without the entry, an event that EC2 lists again would be acted on again.
-			return !mayBeListedAgain
+		switch {
+		case isAnnounced: // events has it already.
+		case e.Phase == state.Closed && !mayBeListedAgain:
+			continue
+		case e.Phase == state.Closed: // Without the entry, an event that EC2 lists again would be acted on again.
+		case mayBeListedAgain && asked && !e.Acted(): // EC2 does not list the event now, so nothing begins for it.
+		default:
+			events = append(events, ev)
 		}
-		if mayBeListedAgain && asked && !e.Acted() { // EC2 does not list the event now, so nothing begins for it.
-			return false
-		}
-		events = append(events, ev)
-		return false
-	})
-	return events, past, hinted, asked
+		kept = append(kept, e)
+	}
+	return events, kept, hinted, asked
 }
 
 // recordedEvent returns the event of a recorded entry that neither a hint nor EC2 announces now. Its State says whether the event is over. A listed
@@ -419,11 +408,12 @@ func (t *term) recordedEvent(inst *instance, on node, e state.Entry, asked bool)
 	}
 	bootID := e.BootID
 	ownReboot := on.mark.Request == ec2.Reboot && on.mark.BootID == bootID
-	if ownReboot && ev.Kind != event.StateChange { // EC2 has not had the machine yet.
+	if ownReboot && ev.Kind != event.StateChange { // The new boot is nth-queue's own, and no sign that EC2 has stopped and started the machine.
 		bootID = ""
 	}
 	// A claim does not have the time Noticed.
-	started := !ev.Deadline.After(time.Now()) && inst.startedSince(bootID, cmp.Or(ev.Noticed, e.CordonedAt), on)
+	isAhead := ev.Deadline.After(time.Now())
+	started := !isAhead && inst.startedSince(bootID, cmp.Or(ev.Noticed, e.CordonedAt), on)
 	leftPool := on.ready && goesIntoService && ev.Kind == event.ASGTermination // The termination was the way into the warm pool.
 	if e.OnNode && (started || leftPool) {                                     // The cordon for the event is to be taken back.
 		ev.State = event.Completed

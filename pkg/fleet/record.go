@@ -31,9 +31,9 @@ func isListed(kind event.Kind) bool {
 	return kind == event.ScheduledMaintenance || kind == event.StatusCheck
 }
 
-// entriesOf returns the entries of an instance's Node: what was done for events. They are those in the record of this term. If the record has none for
-// the Node's own cordon, they are also those in the claim, which an earlier leader has written. If the node is not cordoned any more, an operator has
-// uncordoned it for all of these events. An entry is left out if its event is not announced and nothing of it is on the Node.
+// entriesOf returns the entries of an instance's Node: what was done for events. They are those in the record of this term, and those of the mark. If
+// the record has none for the Node's own cordon, they are also those in the claim, which an earlier leader has written. If the node is not cordoned
+// any more, an operator has uncordoned it for all of these events. An entry is left out if its event is not announced and nothing is on the Node.
 func (t *term) entriesOf(inst *instance, on node, announced []event.Event) []state.Entry {
 	t.mu.Lock()
 	recorded := inst.record
@@ -43,13 +43,13 @@ func (t *term) entriesOf(inst *instance, on node, announced []event.Event) []sta
 		entries = recorded.Entries()
 	}
 	cordonIsKnown := slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode && !e.Released() })
-	entries = append(entries, on.requested(entries, announced)...)
+	entries = append(entries, on.entriesOfMark(entries, announced)...)
 	if on.hasOwnCordon && !cordonIsKnown {
 		entries = append(entries, t.claimed(on, entries, announced)...)
 	}
 	for i := range entries {
 		e := &entries[i]
-		e.OnNode = e.OnNode && on.hasOwnCordon
+		e.OnNode = e.OnNode && on.hasOwnCordon // Without the claim, nothing of nth-queue's is on the Node.
 		wasCordoned := !e.CordonedAt.IsZero() && e.Acted()
 		if wasCordoned && !on.unschedulable && !e.Released() { // An operator has uncordoned the node.
 			e.ReleasedAt = e.CordonedAt
@@ -60,7 +60,7 @@ func (t *term) entriesOf(inst *instance, on node, announced []event.Event) []sta
 		case isListed(e.Event.Kind): // EC2 may list the event again.
 			return false
 		case e.Released(): // The uncordon is remembered until a reboot.
-			return e.BootID != on.bootID && e.Event.State == event.Pending
+			return e.BootID != on.bootID && e.Event.State == event.Pending // What is over is still to be closed and reported.
 		default:
 			return !e.OnNode && !isAnnounced
 		}
@@ -86,13 +86,13 @@ func (t *term) claimed(on node, recorded []state.Entry, announced []event.Event)
 			FirstSeen: since, Changed: since, CordonedAt: since, ActedAt: since, OnNode: true,
 		}
 		asks := t.opts.Policy.Asks(e)
-		wantsClosed := ev.State == event.Pending && (asks == policy.Drain || asks == policy.Cordon)
+		wantsCordon := ev.State == event.Pending && (asks == policy.Drain || asks == policy.Cordon)
 		switch {
-		case isAnnounced && wantsClosed && on.unschedulable && ev.Kind != event.ScheduledMaintenance: // The agent begins with the event again.
+		case isAnnounced && wantsCordon && on.unschedulable && ev.Kind != event.ScheduledMaintenance: // The agent begins with the event again.
 			continue
 		case isAnnounced: // The drain continues, or the event is over, or an operator has uncordoned the node, or the rules want the node open.
 			e.Phase, e.Event.State = state.Draining, event.Pending // The policy learns from the announced event that the event is over.
-			e.FirstSeen = time.Now().UTC().Round(0)
+			e.FirstSeen = time.Now().UTC().Round(0)                // The rule's budget begins again.
 		case asks == policy.Drain: // The message of the event was deleted, which is done after the drain.
 			e.Phase = state.Drained
 		}
@@ -126,7 +126,7 @@ func (n *nodes) claimOf(now *corev1.Node, entries []state.Entry) (text string, n
 	case !isOwn: // The Node needs a new claim.
 		claim = drain.Claim{Writer: n.lease, BootID: now.Status.NodeInfo.BootID, Since: time.Now().UTC()}
 	case first < 0, isListed(events[first].Kind) && fromMessage >= 0: // The claim has to name another event first.
-		claim.BootID = now.Status.NodeInfo.BootID // A boot since then ends that event, and not one since the cordon.
+		claim.BootID = now.Status.NodeInfo.BootID // Only a boot from now on ends that event.
 	case !slices.ContainsFunc(events, isUnnamed): // The claim on the Node is complete.
 		return "", false
 	default: // The claim lacks events, and its first event stays first.

@@ -7,11 +7,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nth-project/nth/pkg/drain"
-	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/policy"
 )
 
@@ -39,15 +38,12 @@ func isUrgent(ev event.Event) bool {
 // dispatch begins the sessions that have a place within the limits, urgent ones first. A session whose group is full holds up no other. Nodes without
 // Options.GroupLabel are one group. dispatch is called whenever a session was enlisted or has freed its place. The term's mutex is held.
 func (t *term) dispatch() {
-	if t.ctx.Err() != nil { // The term has ended, and so do its sessions.
-		return
-	}
 	limits := t.opts.Limits
 	var line []*session // those that wait
 	all := 0            // sessions that run
 	counted := 0        // those that count for the limits: operators may have opted out the nodes of the others
 	groups := map[string]int{}
-	turns := map[string]types.UID{} // by group, as far as they are needed
+	turns := map[string]string{} // by group, as far as they are needed
 	for _, inst := range t.instances {
 		s := inst.drain
 		switch {
@@ -62,7 +58,7 @@ func (t *term) dispatch() {
 			}
 		}
 	}
-	if all >= places+urgentPlaces { // No session has a place, so the line need not be sorted.
+	if all >= places+urgentPlaces || t.ctx.Err() != nil { // No session has a place, or the term has ended.
 		return
 	}
 	for _, s := range line {
@@ -76,15 +72,15 @@ func (t *term) dispatch() {
 		switch {
 		case s.urgent.Load():
 			mustWait = all >= places+urgentPlaces
-			s.inTurn = false // It does not wait for the turn, and takes the turn when a request is made.
+			s.takesTurn = false // It does not wait for the turn, and takes the turn when a request is made.
 		case all >= places || isFull || groupIsFull:
 			mustWait = true
-		case s.inTurn:
+		case s.takesTurn:
 			if _, known := turns[s.node.group]; !known {
 				turns[s.node.group] = t.turn(s.node.group)
 			}
-			turns[s.node.group] = cmp.Or(turns[s.node.group], s.node.uid)
-			mustWait = turns[s.node.group] != s.node.uid
+			turns[s.node.group] = cmp.Or(turns[s.node.group], string(s.node.uid)) // If nobody has it, this session takes it.
+			mustWait = turns[s.node.group] != string(s.node.uid)
 		}
 		if mustWait {
 			continue
@@ -140,7 +136,7 @@ func (t *term) cordonWaiting(inst *instance) time.Duration {
 	s := inst.drain
 	isWaiting := s != nil && s.stage == waiting
 	wantsCordon := isWaiting && (s.goal.Action == policy.Drain || s.goal.Action == policy.Cordon)
-	if !wantsCordon || s.inTurn || t.opts.DryRun { // A node that waits for the turn of its group still takes pods.
+	if !wantsCordon || s.takesTurn || t.opts.DryRun { // A node that waits for the turn of its group still takes pods.
 		t.mu.Unlock()
 		return 0
 	}
