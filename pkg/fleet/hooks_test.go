@@ -49,26 +49,6 @@ func TestHold_LastsUntilTheHookIsCompletedOnce(t *testing.T) {
 	})
 }
 
-func TestHold_BeginsWhileANodeWaitsForItsTurn(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
-		c.add(nodeOf("a", instance), podOn("a", "one"), nodeOf("b", other), podOn("b", "two"))
-		c.before("evict", held)
-		r := c.run(func(o *fleet.Options) { o.Limits.Draining = 1 })
-		first := r.take(notice(other, event.RebalanceRecommendation, "", 0))
-		time.Sleep(time.Second)
-		second := r.take(termination(instance))
-		time.Sleep(time.Minute)
-		if held := r.hooks.holds(); held != 1 {
-			t.Errorf("%d hooks are held, want one", held)
-		}
-		c.before("evict", nil)
-		first.want(t, "done")
-		second.want(t, "done")
-		r.hooks.want(t, "drain "+instance+" drained")
-	})
-}
-
 func TestTakeLaunch_CompletesItsHookWhenTheNodeIsReady(t *testing.T) {
 	t.Parallel()
 	completing := func(o *fleet.Options) {

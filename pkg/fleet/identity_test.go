@@ -127,18 +127,6 @@ func TestLook_LeavesAMachineAloneThatTakesANodeOver(t *testing.T) {
 	})
 }
 
-func TestLook_DrainsTheReadyNodeOfTwo(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
-		old := nodeOf("old", instance)
-		old.Status.Conditions[0].Status = corev1.ConditionUnknown
-		c.add(old, nodeOf("new", instance), podOn("new", "one"))
-		r := c.run(nil)
-		r.take(spot(instance)).want(t, "done")
-		c.wantDrained("new")
-	})
-}
-
 func TestLook_FindsNodesThatDoNotNameTheirInstance(t *testing.T) {
 	const address = "10.0.1.2"
 	type row struct {

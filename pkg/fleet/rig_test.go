@@ -27,6 +27,7 @@ import (
 	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/state"
@@ -322,8 +323,9 @@ type knowledge struct {
 	addresses map[string]string
 	// planned are the statuses of instances.
 	planned map[string]ec2.Status
-	err     error // what EC2 answers instead
-	unsure  error // what it answers instead when it is first asked about an address
+	err     error         // what EC2 answers instead
+	lag     time.Duration // until it answers to Look and Notable
+	unsure  error         // what it answers instead when it is first asked about an address
 	// stays is why instances cannot be stopped, and asked are the requests that change instances.
 	stays   map[string]string
 	refused bool                                       // whether IAM refuses those requests
@@ -372,11 +374,20 @@ func (k *knowledge) starts(id string) {
 }
 
 // Look implements fleet.EC2.
-func (k *knowledge) Look(_ context.Context, id string) (ec2.Instance, bool, error) {
+func (k *knowledge) Look(ctx context.Context, id string) (ec2.Instance, bool, error) {
+	k.await(ctx)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	i, known := k.find(id)
 	return i, known, k.err
+}
+
+// await waits until an answer comes.
+func (k *knowledge) await(ctx context.Context) {
+	k.mu.Lock()
+	lag := k.lag
+	k.mu.Unlock()
+	loop.Await(ctx, nil, lag)
 }
 
 // find returns what is known of an instance now. mu is held.
@@ -410,7 +421,8 @@ func (k *knowledge) AtAddress(_ context.Context, address string) (found []ec2.In
 }
 
 // Notable implements fleet.EC2.
-func (k *knowledge) Notable(context.Context, bool) (map[string]ec2.Status, error) {
+func (k *knowledge) Notable(ctx context.Context, _ bool) (map[string]ec2.Status, error) {
+	k.await(ctx)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return maps.Clone(k.planned), k.err

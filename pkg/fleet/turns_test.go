@@ -27,21 +27,19 @@ func TestDispatch_BeginsDrainsInTurn(t *testing.T) {
 		c.before("evict", held)
 		r := c.run(func(o *fleet.Options) { o.GroupLabel, o.Limits = "zone", fleet.Limits{Draining: 2, Group: 1} })
 		for _, id := range []string{"i-1", "i-2", "i-3"} {
-			r.take(notice(id, event.RebalanceRecommendation, "", 0))
+			r.take(termination(id))
 			time.Sleep(time.Second)
 		}
-		if now := r.Status(); now.Draining != 2 || now.Waiting != 1 || !c.node("n-i-3").Spec.Unschedulable {
-			t.Errorf("it stands as %+v", now)
+		if now := r.Status(); now.Draining != 2 || now.Waiting != 1 || !c.node("n-i-3").Spec.Unschedulable || r.hooks.holds() != 3 {
+			t.Errorf("it stands as %+v, and %d hooks are held", now, r.hooks.holds())
 		}
 		r.take(spot("i-4"))
 		time.Sleep(time.Second)
 		if now := r.Status(); now.Draining != 3 || now.Waiting != 1 || !c.node("n-i-4").Spec.Unschedulable {
 			t.Errorf("with what leaves no time, it stands as %+v", now)
 		}
-		for _, ev := range r.Status().Events {
-			if time.Since(ev.FirstSeen) > time.Minute {
-				t.Errorf("%s was first seen at %s", ev.ID, ev.FirstSeen)
-			}
+		if slices.ContainsFunc(r.Status().Events, func(ev state.EventStatus) bool { return time.Since(ev.FirstSeen) > time.Minute }) {
+			t.Errorf("some events were not seen just now: %v", r.Status().Events)
 		}
 		if termEnds {
 			if r.stop(); r.begun.Load() != 3 {
@@ -187,11 +185,13 @@ func TestDispatch_HearsPeopleWhoOpenANodeThatWaits(t *testing.T) {
 	})
 }
 
-// The list of its pods comes before the Node does, and each pod asks for a look at that.
+// The list of its pods comes before the Node does, and each pod asks for a look at that. Another Node of the instance is not Ready.
 func TestTake_DrainsTheNodeOfTheInstanceAlone(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, c *cluster) {
-		c.add(nodeOf("a", instance), nodeOf("b", other), podOn("b", "three"))
+		old := nodeOf("old", instance)
+		old.Status.Conditions[0].Status = corev1.ConditionUnknown
+		c.add(old, nodeOf("a", instance), nodeOf("b", other), podOn("b", "three"))
 		for _, name := range strings.Split("0123456789", "") {
 			c.add(podOn("a", name))
 		}
