@@ -59,6 +59,7 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config]
 	hooks := newHooks(metadata, cfg, board, meter, log)
 	listeners, work := newListeners(cfg, daemon.NewWebhook(d.Webhook, cfg.DryRun, log, meter), kubelet, store, metadata, board.alive, meter, log)
 	loop := agent.New(agent.Config{
+		// hooks announces nothing: it is among the sources so that the agent runs it.
 		Sources:   append(shutdown.sources(), metadata, hooks, drainRequests{daemon.StateDirectory(&cfg.Common), func(why string) { board.setOff("nth drain", why) }}),
 		Node:      node,
 		Identity:  warmIdentity{kubelet: kubelet, found: board.setIdentity},

@@ -226,7 +226,7 @@ func (s *Source) Release(kind event.Kind) {
 		if h.kind == kind && h.pending != nil {
 			release(&h.lock)
 			if kind == event.Shutdown {
-				s.drained.Store(true) // This has no effect unless nth is answering a press.
+				s.drained.Store(true) // It has no effect unless nth is answering a press: a new press resets it.
 			}
 		}
 	}

@@ -34,7 +34,7 @@ func (m *Metrics) showEvents(events []state.EventStatus) {
 	pending, nearest := map[event.Kind]int{}, map[event.Kind]time.Time{}
 	for _, e := range events {
 		if !e.Missing.IsZero() || e.Phase == state.Undoing || e.Phase == state.Closed {
-			continue // The event is no longer announced, or it is over.
+			continue // The event is no longer announced, or it is over; nth-queue's status may have one that was just closed.
 		}
 		pending[e.Kind]++
 		if first := nearest[e.Kind]; !e.Deadline.IsZero() && (first.IsZero() || e.Deadline.Before(first)) {

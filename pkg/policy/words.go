@@ -29,7 +29,7 @@ func (s Settings) rebootsNext(e state.Entry) bool {
 	return s.Reboots(e.Event) && s.plan(e).action == Drain && e.RebootAt.IsZero()
 }
 
-// early names what nth does in place of EC2, ahead of the date of maintenance: for a code other than system-reboot, nth-queue's settings choose.
+// early names what nth does in place of EC2, ahead of the date of maintenance: for what is no reboot, nth-queue's settings choose.
 func early(ev event.Event) string {
 	if isReboot(ev) {
 		return "nth's early reboot of the machine"

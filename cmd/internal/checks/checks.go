@@ -66,7 +66,7 @@ func Command[C any, P config.Pointer[C]](
 		for _, ignored := range loaded.Ignored {
 			l.Warn("settings", "ignored %s", ignored)
 		}
-		for _, warning := range loaded.Warnings {
+		for _, warning := range loaded.Warnings { // The program starts, but reports less than it was asked to.
 			l.Fail("degraded", "%s", warning)
 		}
 		if P(&loaded.Config).Base().DryRun {
