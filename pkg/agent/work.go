@@ -150,7 +150,7 @@ func (a *Agent) adjust(goal policy.Goal) {
 		slices.Equal(goal.Events, w.goal.Events) && goal.Before.Equal(w.goal.Before)
 	sameTimes := a.upToDate(w.guardGoal.Hard, goal.Hard) && a.upToDate(w.guardGoal.Soft, goal.Soft) &&
 		a.upToDate(w.guardGoal.TimeEnds, goal.TimeEnds)
-	asksForMore := w.asksForMore(goal)
+	asksForMore := w.asksForMore(goal) // Even the same goal may, once the guard has reported an uncordon.
 	w.goal = goal
 	if sameGoal && sameTimes && !asksForMore {
 		return

@@ -206,8 +206,8 @@ type Progress struct {
 
 // State is what is known of a node.
 type State struct {
-	// Cordoned: the node takes no more pods. Uncordoned: somebody has uncordoned it, and it stays so in this generation. Ours: our claim or label
-	// is on it, to be taken back later.
+	// Cordoned: the node takes no more pods. Uncordoned: somebody has uncordoned it, and it stays so in this generation. Ours: it is
+	// cordoned, and that cordon is ours.
 	Cordoned, Uncordoned, Ours bool
 	// MayNotCordon: operators opted the node out.
 	MayNotCordon bool

@@ -96,8 +96,8 @@ func (n *Node) Guard(ctx context.Context, task *Task, report func(Progress)) {
 // Terms implements evict.Drain: pkg/evict asks under which terms pods have to go now.
 func (g *guard) Terms() evict.Terms {
 	from := g.evictFrom
-	if g.cordonFirst() {
-		from = time.Time{} // Not known yet: see evict.Terms.
+	if g.cordonFirst() { // The cordon may have been lost since evictFrom was set.
+		from = time.Time{} // Not known: see evict.Terms.
 	}
 	return evict.Terms{
 		Evict: g.goal.Evict && !g.view.mayNotEvict, Hard: g.goal.Hard, Soft: g.goal.Soft, From: from,
@@ -184,8 +184,9 @@ func (g *guard) report(p Progress) {
 
 // state returns what the guard knows of the node now.
 func (g *guard) state() State {
+	cordon := g.view.cordon
 	s := State{
-		Cordoned: g.cordoned(), Uncordoned: g.staysUncordoned(), Ours: g.view.claimIsOurs || g.view.labeled, MayNotCordon: g.view.cordon == CordonOptedOut,
+		Cordoned: g.cordoned(), Uncordoned: g.staysUncordoned(), Ours: cordon == CordonSet || cordon == CordonKept, MayNotCordon: g.view.cordon == CordonOptedOut,
 		UID: g.view.uid, CordonStamp: g.view.cordonStamp, Drained: g.drained(), Looked: g.hasLooked(), MayNotEvict: g.view.mayNotEvict,
 		Trouble: g.pods.Unlisted(),
 	}
@@ -374,10 +375,10 @@ func (g *guard) countLook(v view, number, generation int) {
 // agent knows which of the events want the node cordoned again, and begins the next generation for them.
 func (g *guard) handleUncordon(v view) {
 	g.uncordonedIn = g.goal.Generation
-	// Pods that came after the cordon stay. But if the node was uncordoned before, and another event has cordoned it again, the pods that came after
-	// the first of the two cordons stay: that time is Goal.Before. It is set after an uncordon for all events that drain, so Cordon is for another.
-	cordonedAgain := g.goal.Cordon && !g.goal.Before.IsZero()
-	if !cordonedAgain {
+	// Pods that came after the cordon stay. A second cordon does not move that time: Goal.Before says that operators had uncordoned the node for all
+	// events that drain it, so the cordon that was taken off now was for an event that only cordons.
+	secondCordon := g.goal.Cordon && !g.goal.Before.IsZero()
+	if !secondCordon { // Otherwise since keeps the time of the first cordon.
 		g.formerCordonStamp = v.cordonStamp
 	}
 	g.pods.Rejudge()

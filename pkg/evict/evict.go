@@ -517,7 +517,7 @@ func (p *Pods) handleGone(pod *corev1.Pod) {
 		return
 	}
 	t.pod = pod
-	p.countRemoval(t)
+	p.countRemoval(t)          // It counts a pod once; a deletion may have followed the eviction since.
 	if t.stage < terminating { // Otherwise follow has noted its departure.
 		p.noteDeparture(t)
 	}

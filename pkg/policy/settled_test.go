@@ -103,7 +103,7 @@ func TestReason_OfAnUncordon(t *testing.T) {
 	t.Parallel()
 	stop := maintenance("a", "instance-stop", time.Hour)
 	canceled, completed := inState(stop, event.Canceled), inState(stop, event.Completed)
-	moved := maintenance("a", "system-reboot", 48*time.Hour)
+	moved, soon := maintenance("a", "system-reboot", 48*time.Hour), maintenance("a", "system-reboot", time.Minute)
 	settings := with(event.SpotInterruption, func(r *policy.Rule) { r.CordonFor = time.Minute })
 	for want, row := range map[string]struct {
 		known map[event.Kind][]event.Event
@@ -115,6 +115,7 @@ func TestReason_OfAnUncordon(t *testing.T) {
 		"the time in the setting cordon_for is over": {known(hibernation("a", time.Hour)), entry(hibernation("a", time.Hour), state.Cordoned, cordoned(-time.Minute))},
 		"the machine is back after its reboot":       {known(), entry(shutdown("a", 0), state.Drained, before)},
 		"the event was moved to a later time":        {known(moved), entry(moved, state.Drained, actedAt(0))},
+		"someone has already uncordoned the node, so only the rest, such as the annotation, is removed":     {known(soon), entry(soon, state.Drained, reopened, rebootAt(-time.Hour))},
 		`the settings have changed: the action for rebalance-recommendation, now "notify", needs no cordon`: {known(rebalance("a")), entry(rebalance("a"), state.Drained)},
 		"the settings now ignore this kind of event":                                                        {known(), entry(event.Event{ID: "a", Kind: event.StateChange}, state.Cordoned, adopted)},
 	} {

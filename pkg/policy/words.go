@@ -15,11 +15,11 @@ func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 	if action := s.plan(e).action; action != Cordon && action != Drain {
 		return fmt.Sprintf("the settings have changed: the action for %s, now %q, needs no cordon", e.Event.Kind, action)
 	}
-	if !e.RebootAt.IsZero() {
-		return early(e.Event) + " is over, but EC2 still lists the maintenance; nth will drain the node again before the scheduled time"
-	}
 	if e.Released() {
 		return "someone has already uncordoned the node, so only the rest, such as the annotation, is removed"
+	}
+	if !e.RebootAt.IsZero() { // It has come, or has not come in time.
+		return early(e.Event) + " was requested, but EC2 still lists the maintenance; nth will drain the node again before the scheduled time"
 	}
 	return "the event was moved to a later time"
 }
