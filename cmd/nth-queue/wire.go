@@ -177,7 +177,7 @@ func awsConfig(ctx context.Context, cfg config.Queue) (aws.Config, error) {
 	}
 	found, err := awsconfig.LoadDefaultConfig(ctx, options...)
 	if err != nil {
-		return aws.Config{}, fmt.Errorf("found no valid AWS configuration in the environment variables and ~/.aws: %w", err)
+		return aws.Config{}, fmt.Errorf("cannot load the AWS configuration of the environment variables and ~/.aws: %w", err)
 	}
 	found.HTTPClient = role.Unhurried(found.HTTPClient)
 	return found, nil

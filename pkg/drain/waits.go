@@ -19,7 +19,7 @@ const longestDeregistration = time.Hour
 // Why a wait ends before its time.
 var (
 	errLate      = errors.New("the wait has taken too long")
-	errCalledOff = errors.New("the drain was stopped")
+	errCalledOff = errors.New("no drain is due any more, or a new one begins")
 	errHalf      = errors.New("the wait has taken half of the time before the deadline")
 )
 
