@@ -84,7 +84,8 @@ func (a *Agent) emitCordoned(before, e state.Entry) {
 }
 
 // emitNews emits the end of a step, and what has become of the event. A step is what a phase has under way (actions): if the new phase has another,
-// the step was called back. Otherwise, the new phase says how it ended. recorded is false if the record had no entry of the event before.
+// the step was called back. Otherwise, the new phase says how it ended. An uncordon that is done is emitted by recordUncordoned, so one that comes here
+// was called back. recorded is false if the record had no entry of the event before, or a closed one.
 func (a *Agent) emitNews(before state.Entry, recorded bool, e state.Entry) {
 	uncordoned := e.Phase == state.Cordoned && e.Released() // Operators have uncordoned the node, so no step for the event is done.
 	stepStops := actions[before.Phase] != actions[e.Phase] || uncordoned
@@ -101,7 +102,7 @@ func (a *Agent) emitNews(before state.Entry, recorded bool, e state.Entry) {
 	switch {
 	case e.Phase == state.Seen: // See state.PutOff.
 		a.emit(state.Transition{Kind: state.PutOff, Entry: e})
-	case e.Phase == state.Cordoned && !uncordoned:
+	case e.Phase == state.Cordoned && !uncordoned: // It was Cordoning: what was Draining becomes Cordoned only by an uncordon.
 		a.emitStep(before, e, state.Transition{Kind: state.Done})
 	case e.Phase == state.Drained:
 		t := state.Transition{Kind: state.Done}
@@ -114,8 +115,8 @@ func (a *Agent) emitNews(before state.Entry, recorded bool, e state.Entry) {
 	}
 }
 
-// eventChange returns the transition of the event itself that follows from a change of its entry; "" if there is none. recorded is false if the
-// record had no entry of the event before. Only emitNews calls it, for a change that policy.SameNews does not leave out.
+// eventChange returns the transition of the event itself that follows from a change of its entry; "" if there is none. recorded is as for
+// emitNews, which alone calls it, for a change that policy.SameNews does not leave out.
 func eventChange(before state.Entry, recorded bool, e state.Entry) state.TransitionKind {
 	switch {
 	case e.Phase == state.Closed:
@@ -124,7 +125,7 @@ func eventChange(before state.Entry, recorded bool, e state.Entry) state.Transit
 		return state.Announced
 	case before.Missing.IsZero() && !e.Missing.IsZero():
 		return state.Missed
-	case e.Phase == state.Seen, before.Phase == e.Phase: // No step begins. Of an event that is put off, only this shows the new plan in the journal.
+	case e.Phase == state.Seen, before.Phase == e.Phase: // No step begins, which would show the new plan.
 		return state.Changed
 	}
 	return ""

@@ -163,7 +163,7 @@ func (a *Agent) stepStatus() *state.StepStatus {
 	}
 	goal, first := a.work.goal, a.first()
 	reason := goal.Reason
-	if goal.Action == policy.Drain { // goal.Reason is about goal.Event, which need not be the first event.
+	if goal.Action == policy.Drain { // The status is about the most urgent event, and goal.Reason about goal.Event, which prefers one that is not released.
 		reason = first.Event.Summary()
 	}
 	return &state.StepStatus{

@@ -186,7 +186,7 @@ func (g *guard) report(p Progress) {
 func (g *guard) state() State {
 	cordon := g.view.cordon
 	s := State{
-		Cordoned: g.cordoned(), Uncordoned: g.staysUncordoned(), Ours: cordon == CordonSet || cordon == CordonKept, MayNotCordon: g.view.cordon == CordonOptedOut,
+		Cordoned: g.cordoned(), Uncordoned: g.staysUncordoned(), Ours: cordon == CordonSet || cordon == CordonKept, MayNotCordon: cordon == CordonOptedOut,
 		UID: g.view.uid, CordonStamp: g.view.cordonStamp, Drained: g.drained(), Looked: g.hasLooked(), MayNotEvict: g.view.mayNotEvict,
 		Trouble: g.pods.Unlisted(),
 	}
@@ -375,10 +375,10 @@ func (g *guard) countLook(v view, number, generation int) {
 // agent knows which of the events want the node cordoned again, and begins the next generation for them.
 func (g *guard) handleUncordon(v view) {
 	g.uncordonedIn = g.goal.Generation
-	// Pods that came after the cordon stay. A second cordon does not move that time: Goal.Before says that operators had uncordoned the node for all
-	// events that drain it, so the cordon that was taken off now was for an event that only cordons.
+	// Pods that came after the cordon stay (g.since). With Goal.Before, operators had uncordoned the node before, for all events that drain it. So what
+	// they have taken off now is a second cordon, for an event that only cordons: pods that came after the first one stay.
 	secondCordon := g.goal.Cordon && !g.goal.Before.IsZero()
-	if !secondCordon { // Otherwise since keeps the time of the first cordon.
+	if !secondCordon {
 		g.formerCordonStamp = v.cordonStamp
 	}
 	g.pods.Rejudge()

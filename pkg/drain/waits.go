@@ -122,18 +122,7 @@ func (g *guard) awaitScripts(now time.Time) time.Time {
 // once. It returns when the wait ends at the latest.
 func (g *guard) awaitBalancers(now time.Time) time.Time {
 	h := &hold{}
-	h.until = func(now time.Time) (time.Time, error) {
-		deadline, soft := g.lastMoment(now), g.goal.Soft
-		softCounts := !soft.IsZero() && (soft.After(now) || g.goal.Hard.IsZero()) // If it is over, only the hard one counts.
-		if softCounts {
-			deadline = loop.Soonest(deadline, soft.Add(-g.node.opts.Margin))
-		}
-		longest := h.began.Add(longestDeregistration)
-		if half := h.began.Add(deadline.Sub(h.began) / 2); !deadline.IsZero() && half.Before(longest) {
-			return half, errHalf
-		}
-		return longest, errLate
-	}
+	h.until = func(now time.Time) (time.Time, error) { return g.balancersUntil(h.began, now) }
 	g.await(&g.balancers, h, g.node.opts.LoadBalancers, state.TargetsLeft, func(err error) {
 		calledOff := errors.Is(err, errCalledOff)
 		reason := "" // It stays empty if load balancers have removed the machine.
@@ -153,6 +142,21 @@ func (g *guard) awaitBalancers(now time.Time) time.Time {
 		}
 	})
 	return h.endIfLate(now)
+}
+
+// balancersUntil returns when a wait for load balancers that began at a time ends at the latest, and why then.
+func (g *guard) balancersUntil(began, now time.Time) (time.Time, error) {
+	deadline, soft := g.lastMoment(now), g.goal.Soft
+	// A soft deadline only shortens the wait, so it counts together with a hard one, unless it is over.
+	softCounts := !soft.IsZero() && (soft.After(now) || g.goal.Hard.IsZero())
+	if softCounts {
+		deadline = loop.Soonest(deadline, soft.Add(-g.node.opts.Margin))
+	}
+	longest := began.Add(longestDeregistration)
+	if half := began.Add(deadline.Sub(began) / 2); !deadline.IsZero() && half.Before(longest) {
+		return half, errHalf
+	}
+	return longest, errLate
 }
 
 // delayEvictions sets when evictions begin: delay after since. It reports the time that is left, unless that moment is over.

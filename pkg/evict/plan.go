@@ -278,11 +278,6 @@ func (p *Pods) prepare(ctx context.Context, t *target, pod *corev1.Pod, what sta
 		return nil, 0
 	}
 	t.last.sent = true
-	timeout = kube.Write                                          // If that is too long for an eviction, plan cancels it when it escalates.
-	left := max(l.goneBy.Sub(now), p.drain.Terms().Hard.Sub(now)) // Before Hard, the answer may come as late as that; goneBy is a margin sooner.
-	if l.escalated(now) && left > 0 {
-		timeout = max(min(kube.WriteLimit(left), left/2), time.Second/2) // The other half is for another request.
-	}
 	options = p.opts.deleteOptions(pod, l.goneBy, now)
 	if grace := p.opts.grace(pod); options.GracePeriodSeconds != nil && seconds(*options.GracePeriodSeconds) < grace {
 		t.last.cut = fmt.Sprintf("the deadline leaves it a grace period of %d s instead of %.0f s", *options.GracePeriodSeconds, grace.Seconds())
@@ -290,7 +285,17 @@ func (p *Pods) prepare(ctx context.Context, t *target, pod *corev1.Pod, what sta
 			t.last.cut = fmt.Sprintf("nth cuts its grace period of %.0f s, which has begun already", grace.Seconds())
 		}
 	}
-	return options, timeout
+	return options, p.answerTime(l, now)
+}
+
+// answerTime returns how long the answer to a request may take.
+func (p *Pods) answerTime(l limits, now time.Time) time.Duration {
+	// Before Hard, an answer may come until then, a margin after goneBy. After Hard, goneBy is later, by overtime.
+	left := max(l.goneBy.Sub(now), p.drain.Terms().Hard.Sub(now))
+	if !l.escalated(now) || left <= 0 {
+		return kube.Write // If that is too long for an eviction, plan cancels it when it escalates.
+	}
+	return max(min(kube.WriteLimit(left), left/2), time.Second/2) // The other half is for another request.
 }
 
 // deleteOptions returns the options with which a pod is evicted or deleted. They name the pod's UID, so that another pod of the same name is not

@@ -547,8 +547,8 @@ func (s Settings) expires(e state.Entry) time.Time {
 	return e.CordonedAt.Add(rule.CordonFor)
 }
 
-// revisit returns when the policy may decide otherwise about an entry only because time has passed; zero means never. It leaves out the end of
-// WithdrawnAfter and of pauses: nth decides each second anyway, and only nth-queue waits for this time.
+// revisit returns when the policy may decide otherwise about an entry only because time has passed; zero means never. Only nth-queue waits for
+// it, while no agent works for the node. So it leaves out WithdrawnAfter, as no event of nth-queue's is ever missing, and the pauses of an agent.
 func (s Settings) revisit(sit Situation, e state.Entry) time.Time {
 	rebootIsUnderWay := sit.rebootIsUnderWay(e)
 	if s.ending(sit, e) != "" && !rebootIsUnderWay { // Time does not change an ending.
