@@ -123,7 +123,7 @@ func (n *nodes) claimOf(now *corev1.Node, entries []state.Entry) (text string, n
 	switch first := slices.IndexFunc(events, isFirst); {
 	case len(events) == 0:
 		return "", false
-	case !isOwn: // The Node needs a new claim.
+	case !isOwn, claim.Event == "": // The Node needs a new claim, also in place of a broken one.
 		claim = drain.Claim{Writer: n.lease, BootID: now.Status.NodeInfo.BootID, Since: time.Now().UTC()}
 	case first < 0, isListed(events[first].Kind) && fromMessage >= 0: // The claim has to name another event first.
 		claim.BootID = now.Status.NodeInfo.BootID // Only a boot from now on ends that event.

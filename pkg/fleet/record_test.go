@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
@@ -63,9 +64,10 @@ func TestRecord_KeepsWhomAnOperatorUncordonedFor(t *testing.T) {
 
 // The claim names the event that came first, and that one ends first. If the other one joined in another boot, no boot since then has ended it.
 func TestRecord_KeepsAnEventThatJoinedAndStays(t *testing.T) {
-	type row struct{ reboots, nextLeads bool }
+	type row struct{ reboots, broken, nextLeads bool }
 	each(t, map[string]row{
 		"in one term": {}, "and the next leads": {nextLeads: true}, "after a reboot, and the next leads": {reboots: true, nextLeads: true},
+		"while the claim is broken, and the next leads": {broken: true, nextLeads: true},
 	}, func(t *testing.T, c *cluster, row row) {
 		c.add(nodeOf("a", instance), podOn("a", "one"))
 		says := &knowledge{states: map[string]string{instance: "stopping"}, planned: planned("instance-stop", 30*time.Minute, "")}
@@ -77,8 +79,14 @@ func TestRecord_KeepsAnEventThatJoinedAndStays(t *testing.T) {
 			c.change("a", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" })
 			time.Sleep(time.Minute)
 		}
+		if row.broken {
+			c.change("a", func(n *corev1.Node) { n.Annotations[drain.CordonAnnotation] = "{" })
+		}
 		r.take(notice(instance, event.StateChange, "stopping", 0)).want(t, "done")
 		time.Sleep(time.Minute)
+		if claim := c.node("a").Annotations[drain.CordonAnnotation]; !strings.Contains(claim, `"writer":"nth-queue"`) {
+			t.Errorf("the claim is %s", claim)
+		}
 		says.say(func(k *knowledge) { k.planned = planned("instance-stop", 30*time.Minute, "[Canceled]") })
 		time.Sleep(5 * time.Minute)
 		if row.nextLeads {
