@@ -28,18 +28,17 @@ type rule struct {
 	until      string   // when the hooks are completed, in messages
 	setting    string   // the key of the setting that names hooks
 	named      []string // the hooks that the setting names
-	// queue is the queue that nth-queue reads, in the form of HookClientOptions.Queue; empty for nth.
-	queue string
 }
 
-// choose returns those of a group's hooks (all) that nth is to complete. why is a sentence for the log that says which, or why none.
+// choose returns those of a group's hooks (all) that nth is to complete. why is a sentence for the log that says which, or why none. queue is
+// HookClientOptions.Queue.
 //
 // Another program may wait for a hook. If nth completed that hook, the machine would end during the program's work, or go into service too
 // early. So choose takes the first of these rules that applies:
 //   - The settings name hooks: only those are chosen.
 //   - Hooks notify nth-queue's own queue: those are chosen.
 //   - The group has one hook, which notifies nothing and is not that of EKS: it is chosen.
-func choose(group string, all []hook, r rule) (chosen []hook, why string) {
+func choose(group string, all []hook, r rule, queue string) (chosen []hook, why string) {
 	noneNamed := len(r.named) == 0
 	var hooks []hook // of the rule's transition
 	for _, h := range all {
@@ -49,7 +48,7 @@ func choose(group string, all []hook, r rule) (chosen []hook, why string) {
 	}
 	for _, h := range hooks {
 		named := slices.Contains(r.named, h.name)
-		notifiesQueue := r.queue != "" && strings.HasSuffix(h.notifies, r.queue)
+		notifiesQueue := queue != "" && strings.HasSuffix(h.notifies, queue)
 		if named || noneNamed && notifiesQueue {
 			chosen = append(chosen, h)
 		}

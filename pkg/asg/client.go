@@ -88,12 +88,10 @@ func NewHookClient(opts HookClientOptions, settings Settings) *HookClient {
 
 // rule returns the rule for the hooks for launches if launch is true, and for terminations otherwise.
 func (c *HookClient) rule(launch bool) rule {
-	r := rule{transition: terminating, kind: "terminations", until: "the drain ends", setting: "events.asg-termination.hooks", named: c.settings.Hooks}
 	if launch {
-		r = rule{transition: launching, kind: "launches", until: "the node is Ready", setting: "fleet.launch_hooks", named: c.settings.LaunchHooks}
+		return rule{transition: launching, kind: "launches", until: "the node is Ready", setting: "fleet.launch_hooks", named: c.settings.LaunchHooks}
 	}
-	r.queue = c.opts.Queue
-	return r
+	return rule{transition: terminating, kind: "terminations", until: "the drain ends", setting: "events.asg-termination.hooks", named: c.settings.Hooks}
 }
 
 // choose asks for a group's hooks and returns those that the function choose chooses, with its sentence for the log.
@@ -102,7 +100,7 @@ func (c *HookClient) choose(ctx context.Context, group string, launch bool) (cho
 	if err != nil {
 		return nil, "", err
 	}
-	chosen, why = choose(group, hooks, c.rule(launch))
+	chosen, why = choose(group, hooks, c.rule(launch), c.opts.Queue)
 	return chosen, why, nil
 }
 

@@ -33,10 +33,7 @@ func (c *Catalog) Change(ctx context.Context, request Request, id string, try bo
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	err := c.request(ctx, request, id, try)
-	if try && role.Code(err) == "DryRunOperation" {
-		return nil
-	}
-	if err == nil {
+	if err == nil || try && role.Code(err) == "DryRunOperation" {
 		return nil
 	}
 	failed := explain(fmt.Sprintf("%s for the instance %s", request, id), err)
