@@ -16,7 +16,7 @@ import (
 
 // StatusWriter shows the status to operators.
 type StatusWriter interface {
-	// Show must not block, and must not change what the status refers to.
+	// Show must not block, except for the last status, and must not change what the status refers to.
 	Show(state.Status)
 }
 

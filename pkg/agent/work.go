@@ -80,7 +80,9 @@ func (a *Agent) startUncordon(parent context.Context, goal policy.Goal) {
 	if !a.cfg.Remote {
 		booted = func(id string) bool { return id == a.cfg.BootID }
 	}
-	if e := a.entry(goal.Event.ID); e.Phase == state.Undoing && e.Error == "" { // Otherwise somebody has uncordoned the node, or an attempt has failed.
+	e := a.entry(goal.Event.ID)
+	isFirstTry := e.Phase == state.Undoing && e.Error == "" // Not Undoing: somebody has uncordoned the node, and only the rest is taken off.
+	if isFirstTry {
 		a.emit(state.Transition{Kind: state.Begun, Action: string(policy.Uncordon), Reason: goal.Reason, Entry: e})
 	}
 	a.start(parent, work{goal: goal}, func(ctx context.Context) (then func()) {

@@ -181,7 +181,7 @@ func (g *guard) awaitVolumes(now time.Time) (until time.Time, waits bool) {
 		}
 		g.await(&g.volumes, h, volumes, state.VolumesInUse, func(error) { g.volumesDone = true })
 	}
-	until = g.volumes.endIfLate(now)
+	until = g.volumes.endIfLate(now) // g.volumes is nil afterwards if that ends the wait.
 	return until, g.volumes != nil
 }
 

@@ -69,7 +69,7 @@ func (p *Pods) plan(t *target, now time.Time) (what state.TransitionKind, again 
 
 // limits are the times that a deadline sets for a pod.
 type limits struct {
-	// goneBy is when the pod must be gone; zero without a hard deadline.
+	// goneBy is when the pod must be gone: a margin before the hard deadline or, once that is over, at the end of overtime. It is zero without one.
 	goneBy time.Time
 	// evictBy is the latest time that leaves the pod its grace before the deadline; zero without one. If there is a hard deadline, the soft one does
 	// not count. From evictBy on, nothing may delay the pod's eviction.
@@ -125,11 +125,11 @@ func (p *Pods) planWaiting(t *target, l limits, now time.Time) (what state.Trans
 		if by := t.effectBy(l, now); now.Before(by) {
 			return "", by
 		}
-		t.last.accepted, t.last.refused = false, true // So that countRemoval does not count the request.
+		t.last.accepted, t.last.refused = false, true // If the pod goes now, that is not by this request: see countRemoval.
 		p.noteHeld(t, state.PodRefused, noEffect)
 	}
 	if l.escalated(now) {
-		hurry := now.Before(l.goneBy) || now.Before(p.drain.Terms().Hard) // Once overtime is over, too, a pause costs no pod its grace.
+		hurry := now.Before(l.goneBy) || now.Before(p.drain.Terms().Hard) // After overtime, a pause costs no pod its grace.
 		switch {
 		case !t.last.sent: // Its disruption budget is asked, even now.
 			return state.PodEvicted, time.Time{}
@@ -200,8 +200,8 @@ func (p *Pods) planTerminating(t *target, l limits, now time.Time) (what state.T
 	return state.PodDeleted, time.Time{}
 }
 
-// heldBack reports whether a pod's eviction has to wait, and when to ask again; zero means after the next change. pressing: the pod's evictBy has
-// come.
+// heldBack reports whether a pod's eviction has to wait, and when to ask again; zero means after the next change, or at evictBy, which plan
+// adds. pressing: the pod's evictBy has come.
 func (p *Pods) heldBack(t *target, pressing bool, now time.Time) (held bool, again time.Time) {
 	from := p.drain.Terms().From
 	switch {

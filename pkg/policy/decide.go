@@ -40,7 +40,7 @@ func (s Settings) Fold(sit Situation) []state.Entry {
 			e = s.advance(sit, e, state.Cordoning)
 		case want == wantDrained:
 			e = s.advance(sit, e, state.Draining)
-		case want == wantReleased && sit.beginsInThisBoot(e): // It stays released in this boot, too.
+		case want == wantReleased && sit.isAheadAfterReboot(e): // The reboot was another than the announced one.
 			e.BootID = sit.BootID
 		case want == wantReleased && (e.UnderWay() || e.Phase == state.Undoing):
 			// Nothing more is done for the event. Its phase is Cordoned even if operators have left the node open.
@@ -162,7 +162,7 @@ func (s Settings) advance(sit Situation, e state.Entry, work state.Phase) state.
 	node := sit.nodeFor(e)
 	leftAlone := sit.leftAlone(e, work)
 	allowedAgain := e.LeftAlone && !leftAlone
-	begun := slices.Contains(phasesOf[work], e.Phase) && !sit.beginsInThisBoot(e)
+	begun := slices.Contains(phasesOf[work], e.Phase) && !sit.isAheadAfterReboot(e)
 	e = noteCordon(sit, e) // It judges the phase of before.
 	switch {
 	case !begun:
@@ -183,9 +183,9 @@ func (s Settings) advance(sit Situation, e state.Entry, work state.Phase) state.
 	return e
 }
 
-// beginsInThisBoot reports whether an entry was last acted upon in an earlier boot for an event that is still to come. The reboot since then was not the
+// isAheadAfterReboot reports whether an entry was last acted upon in an earlier boot for an event that is still to come. The reboot since then was not the
 // announced one, so the work for it begins again.
-func (sit Situation) beginsInThisBoot(e state.Entry) bool {
+func (sit Situation) isAheadAfterReboot(e state.Entry) bool {
 	return e.Acted() && e.BootID != sit.BootID && sit.listed(e.Event) && e.Event.Deadline.After(sit.Now)
 }
 
