@@ -65,7 +65,7 @@ var messages = map[state.TransitionKind][]message{
 	state.CordonFound:  {info(systemd.CordonForeign, "the node was already cordoned by someone else; that cordon will not be lifted").when(isOfNode)},
 	state.NodeUncordoned: {
 		info(systemd.CordonLifted, "someone uncordoned the node during the drain; nth still evicts the pods that were on the node before that, but no newer ones").when(actionIs(policy.Drain)),
-		info(systemd.CordonLifted, "someone uncordoned the node; for this event, the node will not be cordoned again unless the machine reboots"),
+		info(systemd.CordonLifted, "someone uncordoned the node; the node will not be cordoned again for this event"),
 	},
 	state.NodeOptedOut: {
 		warn(systemd.DrainLeft, "the Node's annotation "+drain.ActionAnnotation+" forbids cordoning; the node is neither cordoned nor drained until the annotation is removed"),

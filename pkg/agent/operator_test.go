@@ -44,7 +44,7 @@ func TestReopened_IsRecordedAndLoggedOnce(t *testing.T) {
 	}
 	each(t, map[string]row{
 		"of a drain":  {"terminate", "someone uncordoned the node during the drain; nth still evicts the pods that were on the node before that, but no newer ones", 0},
-		"of a cordon": {"hibernate", "someone uncordoned the node; for this event, the node will not be cordoned again unless the machine reboots", 1},
+		"of a cordon": {"hibernate", "someone uncordoned the node; the node will not be cordoned again for this event", 1},
 	}, func(r *rig, row row) {
 		r.node.toGuard(func(_ context.Context, g *guard) {
 			g.close()

@@ -177,7 +177,7 @@ func TestReboot_LeavesTheRestToEC2(t *testing.T) {
 		r.wantTape()
 		r.announce(r.rebooting("a", time.Hour))
 		r.wantTape("put a undoing", "uncordon", "uncordon ended", "put a seen")
-		r.wantSaid(systemd.Uncordoned, "info: uncordoned the node: nth's early reboot of the machine was requested, but EC2 still lists the maintenance; nth will drain the node again before the scheduled time")
+		r.wantSaid(systemd.Uncordoned, "info: uncordoned the node: nth's early reboot of the machine was tried, but EC2 still lists the maintenance; nth will drain the node again before the scheduled time")
 		r.pass(50 * time.Minute)
 		r.wantTape("put a draining", "guard for a: drain, soft in 10m0s", "put a drained")
 	})

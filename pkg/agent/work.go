@@ -258,8 +258,8 @@ func (a *Agent) handleUncordon(result drain.UncordonResult, err error) {
 	case err != nil:
 		a.recordUncordonFailed(end)
 	default:
-		a.claimRead = true
-		if end.Entry.Phase == state.Undoing { // Otherwise only what is left of a cordon was taken off, as somebody has uncordoned the node.
+		a.claimRead = a.claimRead || result != drain.UncordonNodeGone // The kubelet of this boot may not have registered the Node yet.
+		if end.Entry.Phase == state.Undoing {                         // Otherwise only what is left of a cordon was taken off, as somebody has uncordoned the node.
 			a.logUncordoned(end)
 		}
 		a.recordUncordoned(end, result == drain.UncordonedBefore)

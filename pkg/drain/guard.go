@@ -157,8 +157,9 @@ func (g *guard) setGoal(goal Goal) {
 	g.goal = goal // Its generation, if it is new, is not uncordonedIn: an uncordon before it no longer counts.
 	g.epoch++     // That the node is drained is proven and reported again for this goal.
 	if newGeneration {
+		g.cordoningSince = time.Now()
 		if stayedUncordoned { // The node has to be cordoned again first.
-			waitsAgain, g.cordonDecided, g.cordoningSince = true, time.Time{}, time.Now()
+			waitsAgain, g.cordonDecided = true, time.Time{}
 		}
 		g.pods.Restart()
 	}

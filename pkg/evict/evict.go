@@ -464,7 +464,7 @@ func (p *Pods) follow(t *target) {
 	case t.stage >= terminating: // The change may be a shorter grace.
 		t.endBy = loop.Soonest(t.endBy, time.Now().Add(givenGrace(t.pod)+overdueAfter))
 	default: // It terminates from now on.
-		t.withdraw()
+		t.withdraw(false)
 		p.countRemoval(t)
 		p.noteDeparture(t)
 		t.terminates()
@@ -521,15 +521,15 @@ func (p *Pods) handleGone(pod *corev1.Pod) {
 	if t.stage < terminating { // Otherwise follow has noted its departure.
 		p.noteDeparture(t)
 	}
-	t.withdraw()
+	t.withdraw(false)
 	p.all = true // Critical pods may have waited for it.
 	p.drain.Report(state.PodGone, pod, "")
 }
 
-// withdraw cancels the request that is under way, unless it has been sent. To remove a pod without a grace, the API server first writes that the
-// pod is terminating, and then removes it. If the client goes away in between, the pod stays terminating for ever.
-func (t *target) withdraw() {
-	if t.last.open && !t.last.sent {
+// withdraw cancels the request that is under way; if it has been sent, only if sent is true. To remove a pod without a grace, the API server first
+// writes that the pod is terminating, and then removes it. If the client goes away in between, the pod stays terminating for ever.
+func (t *target) withdraw(sent bool) {
+	if t.last.open && (sent || !t.last.sent) {
 		t.last.cancel()
 	}
 }
@@ -544,12 +544,15 @@ func (p *Pods) SpareLate(look int) {
 	}
 }
 
-// spare lets a pod stay that had to go, unless its eviction has been sent already. why is its new stage: staying or exempt.
+// spare lets a pod stay that had to go. why is its new stage: staying or exempt. A request that the API server may have got already is canceled, too:
+// its effect, if it has one, comes by the watch.
 func (p *Pods) spare(t *target, why stage) {
 	if t.stage >= terminating || t.last.accepted { // It ends all the same, though the watch may not show that yet.
 		p.countRemoval(t)
 	}
-	t.withdraw()
+	given := t.pod.Spec.TerminationGracePeriodSeconds
+	hasGrace := p.opts.GracePeriod != nil || given == nil || *given > 0
+	t.withdraw(hasGrace)
 	p.all = true // Critical pods may have waited for it.
 	p.counts.Total--
 	p.pods[t.pod.UID] = &target{pod: t.pod, stage: why} // A new target, so that handleAnswer ignores a late answer.

@@ -61,8 +61,10 @@ func (p *Pods) plan(t *target, now time.Time) (what state.TransitionKind, again 
 	default:
 		what, again = p.planWaiting(t, l, now)
 	}
-	if now.Before(l.evictBy) {
-		again = loop.Soonest(again, l.evictBy)
+	for _, at := range []time.Time{l.evictBy, l.deleteFrom} {
+		if now.Before(at) {
+			again = loop.Soonest(again, at)
+		}
 	}
 	return what, again
 }
@@ -71,9 +73,9 @@ func (p *Pods) plan(t *target, now time.Time) (what state.TransitionKind, again 
 type limits struct {
 	// goneBy is when the pod must be gone: a margin before the hard deadline or, once that is over, at the end of overtime. It is zero without one.
 	goneBy time.Time
-	// evictBy is the latest time that leaves the pod its grace before the deadline; zero without one. If there is a hard deadline, the soft one does
-	// not count. From evictBy on, nothing may delay the pod's eviction.
-	evictBy time.Time
+	// evictBy is the latest time that leaves the pod its grace before the sooner deadline, hard or soft; zero without one. From then on, nothing may
+	// delay the pod's eviction. deleteFrom is the same for the hard deadline alone: from then on, a pod that cannot be evicted at once is deleted.
+	evictBy, deleteFrom time.Time
 }
 
 // limits returns when a pod must be evicted and gone, by the drain's deadlines. A pod that is still there after a hard deadline gets overtime.
@@ -93,15 +95,21 @@ func (p *Pods) limits(t *target, now time.Time) limits {
 	default:
 		l.goneBy = terms.Hard.Add(overtime)
 	}
-	l.evictBy = l.goneBy.Add(-grace)
+	l.deleteFrom = l.goneBy.Add(-grace)
+	l.evictBy = l.deleteFrom
+	if now.Before(terms.Soft) { // Otherwise it is over, or there is none.
+		l.evictBy = loop.Soonest(l.evictBy, terms.Soft.Add(-p.opts.Margin-grace))
+	}
 	return l
 }
 
 // pressing reports whether evictBy has come.
 func (l limits) pressing(now time.Time) bool { return !l.evictBy.IsZero() && !now.Before(l.evictBy) }
 
-// escalated reports whether evictBy has come before a hard deadline. Then a pod that cannot be evicted at once is deleted.
-func (l limits) escalated(now time.Time) bool { return !l.goneBy.IsZero() && l.pressing(now) }
+// escalated reports whether deleteFrom has come.
+func (l limits) escalated(now time.Time) bool {
+	return !l.deleteFrom.IsZero() && !now.Before(l.deleteFrom)
+}
 
 // shortenAt is when a deletion shortens the grace of a pod that is terminating; only if goneBy is set.
 func (l limits) shortenAt() time.Time { return l.goneBy.Add(-time.Second) }

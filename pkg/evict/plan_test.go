@@ -123,6 +123,7 @@ func TestPlan(t *testing.T) {
 		"others, critical, soft":            {pods: append(one(2, critical), stuck), ends: apitest.Never, soft: 5 * time.Second, want: "evict a 3s"},
 		"its own wish":                      {pods: one(10, annotated(evict.Annotation, evict.AtDeadline)), hard: near, want: "evict a 30s"},
 		"its own wish, soft":                {pods: one(10, annotated(evict.Annotation, evict.AtDeadline)), soft: near, want: "evict a 30s"},
+		"its own wish, soft, a later hard":  {pods: one(10, annotated(evict.Annotation, evict.AtDeadline)), soft: near, hard: 15 * time.Minute, want: "evict a 30s"},
 		"its own wish, without a deadline":  {pods: one(10, annotated(evict.Annotation, evict.AtDeadline))},
 		"its own wish never":                {pods: one(10, annotated(evict.Annotation, evict.Never)), hard: near},
 		"its own wish, once finished":       {pods: one(10, annotated(evict.Annotation, evict.AtDeadline), phase(corev1.PodSucceeded)), soft: near, want: "evict a 0s"},

@@ -212,7 +212,7 @@ func (s *session) syncNode() (done bool) {
 	t, entries := s.term, s.record.Entries()
 	wanted := s.taints(entries)
 	isCurrent := true // The Node has the cordon for the wanted taints.
-	err := t.change(t.ctx, s.node, kube.InTurn, func(now *corev1.Node) map[string]any {
+	_, err := t.change(t.ctx, s.node, kube.InTurn, func(now *corev1.Node) map[string]any {
 		patch := map[string]any{}
 		if text, needed := t.nodes.claimOf(now, entries); needed {
 			patch = annotation(drain.CordonAnnotation, text)

@@ -294,13 +294,13 @@ func (s *session) writeMark(ctx context.Context) (mark, error) {
 	if err := s.objection(ctx, next.Request); err != nil {
 		return mark{}, err
 	}
-	written := false
-	err = t.change(ctx, s.node, kube.InTurn, func(now *corev1.Node) map[string]any {
+	written, err := t.change(ctx, s.node, kube.InTurn, func(now *corev1.Node) map[string]any {
 		on := t.nodes.parse(now)
-		if written = on.hasOwnCordon && on.unschedulable && !on.optedOut && on.bootID == s.node.bootID; !written {
+		staysDrained := on.hasOwnCordon && on.unschedulable && !on.optedOut && on.bootID == s.node.bootID
+		if !staysDrained {
 			return nil
 		}
-		if next.Since = time.Now().UTC(); !next.Since.After(on.cordon.Since) { // By the clock of another leader.
+		if next.Since = time.Now().UTC(); !next.Since.After(on.cordon.Since) { // mark.claims needs a later time; another leader's clock may be ahead.
 			next.Since = on.cordon.Since.Add(1)
 		}
 		next.Events = slices.Compact(slices.Sorted(slices.Values(append(next.Events, on.mark.Events...))))
@@ -311,7 +311,7 @@ func (s *session) writeMark(ctx context.Context) (mark, error) {
 	case err != nil:
 		return mark{}, err
 	case !written:
-		return mark{}, errors.New("the node was uncordoned, rebooted or opted out after its drain, so pods may run on it again")
+		return mark{}, errors.New("the node was uncordoned, rebooted, opted out or deleted after its drain, so pods may run on it again")
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -380,7 +380,7 @@ func (s *session) carryOut(ctx context.Context) error {
 		return nil
 	case err != nil: // If others stop the instance now, nth-queue must not start it. syncMark repeats this write later.
 		written.Request = ""
-		_ = t.change(ctx, s.node, kube.InTurn, func(*corev1.Node) map[string]any { return written.annotation() })
+		_, _ = t.change(ctx, s.node, kube.InTurn, func(*corev1.Node) map[string]any { return written.annotation() })
 	}
 	return err
 }
@@ -505,7 +505,7 @@ func (t *term) syncMark(inst *instance, on node) time.Duration {
 		}
 		return nil
 	}
-	if err := t.change(t.ctx, on, kube.InTurn, patchFor); err != nil {
+	if _, err := t.change(t.ctx, on, kube.InTurn, patchFor); err != nil {
 		t.opts.Log.WithField(fieldNode, on.name).Debugf("cannot write the annotation %s: %s; retrying", markAnnotation, err)
 		return firstPause
 	}

@@ -270,7 +270,7 @@ func TestFinish_OnlyOfADrainedNodeAndOnce(t *testing.T) {
 		if got := says.requests(); len(got) != row.want {
 			t.Errorf("the requests were %q, want %d\n%s", got, row.want, r.log)
 		}
-		if n := strings.Count(r.log.String(), "uncordoned the node: nth's early reboot of the machine was requested, but EC2 still lists the maintenance"); n > 1 || (n == 1) != row.kept {
+		if n := strings.Count(r.log.String(), "uncordoned the node: nth's early reboot of the machine was tried, but EC2 still lists the maintenance"); n > 1 || (n == 1) != row.kept {
 			t.Errorf("it is said %d times that EC2 has kept the event\n%s", n, r.log)
 		}
 		if n := c.node("a"); n.Spec.Unschedulable == row.open {

@@ -245,15 +245,15 @@ func isSilent(providerID string) bool {
 }
 
 // change patches a Node. patchFor returns the patch for the Node as the watch shows it; nil if nothing is to be written. If the watch is out of date,
-// change reads the Node, and asks patchFor once more. A Node that is gone is no error.
-func (f *Fleet) change(ctx context.Context, of node, precedence kube.Precedence, patchFor func(*corev1.Node) map[string]any) (err error) {
+// change reads the Node, and asks patchFor once more. written reports whether the Node has a patch now. A Node that is gone is no error.
+func (f *Fleet) change(ctx context.Context, of node, precedence kube.Precedence, patchFor func(*corev1.Node) map[string]any) (written bool, err error) {
 	now := f.nodes.watched(of)
 	if f.opts.DryRun || now == nil {
-		return nil
+		return false, nil
 	}
 	patch := patchFor(now)
 	if patch == nil {
-		return nil
+		return false, nil
 	}
 	defer func() {
 		if err != nil {
@@ -262,28 +262,29 @@ func (f *Fleet) change(ctx context.Context, of node, precedence kube.Precedence,
 	}()
 	leave, err := f.requests.Enter(ctx, precedence)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer leave()
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	err = f.patch(ctx, now, patch)
-	isOutdated := apierrors.IsConflict(err) || apierrors.IsInvalid(err) || kube.NotFound(err) // Invalid: the Node may have another UID now.
-	if err == nil || !isOutdated {
-		return err
+	isOutdated := apierrors.IsConflict(err) || kube.NotFound(err)
+	if !isOutdated {
+		return err == nil, err
 	}
 	now, err = f.opts.Client.CoreV1().Nodes().Get(ctx, of.name, metav1.GetOptions{})
 	isGone := kube.NotFound(err) || err == nil && now.UID != of.uid
 	if isGone {
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
-	if patch := patchFor(now); patch != nil {
-		return f.patch(ctx, now, patch)
+	if patch = patchFor(now); patch == nil {
+		return false, nil
 	}
-	return nil
+	err = f.patch(ctx, now, patch)
+	return err == nil, err
 }
 
 // patch sends a patch for a Node. The API server refuses the patch if the Node has changed since it was seen.

@@ -103,7 +103,7 @@ func (t *term) tidyOpened(on node) time.Duration {
 		}
 		return patch
 	}
-	if err := t.change(t.ctx, on, kube.InTurn, patchFor); err != nil {
+	if _, err := t.change(t.ctx, on, kube.InTurn, patchFor); err != nil {
 		t.opts.Log.WithField(fieldNode, on.name).Warnf("cannot remove nth-queue's taints and label from the node, which someone uncordoned: %s; retrying", err)
 		return firstPause
 	}

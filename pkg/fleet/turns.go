@@ -164,7 +164,7 @@ func (t *term) cordonWaiting(inst *instance) time.Duration {
 	if s.urgent.Load() {
 		precedence = kube.Urgent
 	}
-	if err := t.change(t.ctx, on, precedence, patchFor); err != nil {
+	if _, err := t.change(t.ctx, on, precedence, patchFor); err != nil {
 		t.opts.Log.WithField(fieldNode, on.name).Warnf("cannot cordon the node: %s; retrying until its drain begins", err)
 		return firstPause
 	}

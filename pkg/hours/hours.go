@@ -61,14 +61,14 @@ func weekday(name string) (day time.Weekday, ok bool) {
 // earliest is no limit.
 func Last(all []Hours, earliest, latest time.Time) (from, to time.Time) {
 	for _, h := range all {
-		if f, t := h.last(earliest, latest); f.After(from) {
+		if f, t := h.last(earliest, latest); f.After(from) || f.Equal(from) && t.After(to) {
 			from, to = f, t
 		}
 	}
 	return from, to
 }
 
-// last is Last for one range of hours. Where the clocks change, hours may be shorter or longer; those that the change skips are left out.
+// last is Last for one range of hours. On a day when the clocks change, hours may be shorter, longer or an hour later, or are left out.
 func (h Hours) last(earliest, latest time.Time) (from, to time.Time) {
 	year, month, day := latest.In(h.zone).Date()
 	for back := range 15 { // Today's hours may begin after latest, and a change of the clocks may skip last week's. Two weeks have some.

@@ -195,6 +195,9 @@ func beginWork(sit Situation, e state.Entry, work state.Phase) state.Entry {
 	if !staysDue { // Otherwise ActedAt stays: start judges the hours at that time, and after them the event would be due later.
 		e.ActedAt = sit.Now
 	}
+	if e.Event.Kind == event.SpotInterruption && e.BootID != sit.BootID { // It is another notice, with its own two minutes.
+		e.FirstSeen = sit.Now
+	}
 	e = enter(sit, work, e)
 	e.OnNode, e.BootID = true, sit.BootID
 	return e
@@ -421,7 +424,8 @@ func (s Settings) uncordonGoal(sit Situation, undoing []state.Entry) Goal {
 	goal := Goal{Action: Uncordon, Event: first.Event, Reason: s.undoReason(first, s.ending(sit, first))}
 	for _, e := range undoing {
 		goal.Events = append(goal.Events, e.Event.ID)
-		if failedLately := e.Error != "" && e.Changed.Add(uncordonPause).After(sit.Now); failedLately {
+		failedLately := e.Error != "" && e.Changed.Add(uncordonPause).After(sit.Now) && !e.Changed.After(sit.Now) // The clock of an earlier boot may have been ahead.
+		if failedLately {
 			return Goal{Action: Wait}
 		}
 	}

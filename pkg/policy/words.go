@@ -19,7 +19,7 @@ func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 		return "someone has already uncordoned the node, so only the rest, such as the annotation, is removed"
 	}
 	if !e.RebootAt.IsZero() { // It has come, or has not come in time.
-		return early(e.Event) + " was requested, but EC2 still lists the maintenance; nth will drain the node again before the scheduled time"
+		return early(e.Event) + " was tried, but EC2 still lists the maintenance; nth will drain the node again before the scheduled time"
 	}
 	return "the event was moved to a later time"
 }
@@ -42,7 +42,7 @@ func (s Settings) Describe(e state.Entry) string {
 	text := e.Event.Summary()
 	p, start := s.plan(e), s.start(Situation{Now: e.Changed, BootID: e.BootID}, e) // Changed stands for now, so that the text is the entry's alone.
 	if !e.RebootAt.IsZero() {
-		text += fmt.Sprintf("; %s was requested once, and will not be again", early(e.Event))
+		text += fmt.Sprintf("; %s was tried once, and will not be again", early(e.Event))
 	}
 	// Operators have uncordoned the node. Only a drain that was under way continues.
 	releasedForGood := e.Released() && e.Phase != state.Draining
