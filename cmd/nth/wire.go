@@ -127,7 +127,7 @@ func unwatched(rules policy.Settings, shutdowns bool) []event.Kind {
 	})
 }
 
-// watched lists the kinds that the settings do not ignore.
+// watched lists the kinds that the settings do not ignore. policyOf has a rule for each kind.
 func watched(rules policy.Settings) []event.Kind {
 	kinds := []event.Kind{}
 	for _, kind := range event.Kinds() {

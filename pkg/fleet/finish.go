@@ -396,7 +396,7 @@ func (s *session) requesting(e state.Entry) bool {
 }
 
 // entriesOfMark returns entries for the events in the mark of a Node, except for those in recorded. If the node was cordoned again after the request, it
-// is drained again, for EC2's own time.
+// is drained again, for EC2's own time. An event that is neither announced nor named by the cordon gets no entry.
 func (on node) entriesOfMark(recorded []state.Entry, announced []event.Event) (entries []state.Entry) {
 	for _, id := range on.mark.Events {
 		ev, isAnnounced := find(announced, id)

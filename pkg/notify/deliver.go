@@ -144,8 +144,10 @@ func (q *queue) work(ctx context.Context) {
 		if ended {
 			return
 		}
-		for m := q.next(line); m != nil && q.try(ctx, m); {
-			m = q.next(line)
+		for {
+			if m := q.next(line); m == nil || !q.try(ctx, m) {
+				break
+			}
 		}
 		q.lines.Done(line)
 	}

@@ -349,7 +349,8 @@ func allReleased(entries []state.Entry) bool {
 	return !slices.ContainsFunc(entries, func(e state.Entry) bool { return !e.Released() })
 }
 
-// cordonGoal returns the goal Cordon or Drain for the entries in wanting, which want the node cordoned. There is at least one.
+// cordonGoal returns the goal Cordon or Drain for the entries in wanting, which want the node cordoned. There is at least one. One that is released is
+// among them only while its drain continues for the pods from before the uncordon.
 func (s Settings) cordonGoal(sit Situation, wanting []state.Entry) Goal {
 	slices.SortFunc(wanting, s.Urgency)
 	notReleased := slices.IndexFunc(wanting, func(e state.Entry) bool { return !e.Released() })

@@ -46,9 +46,9 @@ type Message struct {
 
 	queue *Queue
 	// The queue's mutex guards the fields below.
-	handle string    // SQS's receipt handle of the latest receipt
-	due    time.Time // when to extend the visibility timeout; zero if SQS refuses that
-	lost   bool      // a Lost report was made, and is not repeated
+	handle       string    // SQS's receipt handle of the latest receipt
+	due          time.Time // when to extend the visibility timeout; zero if SQS refuses that
+	lossReported bool      // a Lost report was made, and is not repeated
 }
 
 // receive is the loop of one receiver, a goroutine of Run. It requests messages and passes them to handle until ctx ends. It makes no request
@@ -115,7 +115,7 @@ func (q *Queue) recordAnswer(err error) {
 func (q *Queue) handle(raw types.Message, deliver func(*Message)) {
 	m := newMessage(q, raw)
 	if ended, known := q.ended.Get(m.ID); known {
-		m.lost = true // If SQS refuses to delete the message, that was reported the first time.
+		m.lossReported = true // If SQS refuses to delete the message, that was reported the first time.
 		if ended == Deleted {
 			m.Done()
 		}
@@ -268,8 +268,8 @@ func (q *Queue) send(ctx context.Context, batch []update) {
 func (q *Queue) finish(u update, err error) {
 	q.mu.Lock()
 	m, lost := u.message, errors.Is(err, errStale) || role.Refused(err)
-	newlyLost := lost && !m.lost
-	m.lost = m.lost || lost
+	newlyLost := lost && !m.lossReported
+	m.lossReported = m.lossReported || lost
 	switch {
 	case u.what != Extended: // The message is not in flight any more.
 	case m.handle != u.handle: // SQS has delivered the message again meanwhile, and admit has set m.due.
