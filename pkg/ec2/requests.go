@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/smithy-go"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/nth-project/nth/pkg/role"
 )
@@ -23,8 +25,8 @@ const (
 	Terminate Request = "ec2:TerminateInstances"
 )
 
-// ErrUnanswered means that EC2 has not said what became of a request that changes an instance.
-var ErrUnanswered = errors.New("EC2 has not answered")
+// ErrUnanswered means that EC2 has not said what became of a request that changes an instance: no answer came, or a fault of EC2's.
+var ErrUnanswered = errors.New("EC2 has not confirmed it")
 
 // Change makes a request about an instance. If try is set, EC2 changes nothing, and an error says why it would refuse.
 //
@@ -37,7 +39,9 @@ func (c *Catalog) Change(ctx context.Context, request Request, id string, try bo
 		return nil
 	}
 	failed := explain(fmt.Sprintf("%s for the instance %s", request, id), err)
-	if role.Code(err) == "" {
+	answer, answered := errors.AsType[*smithyhttp.ResponseError](err)
+	isFault := answered && answer.HTTPStatusCode() >= http.StatusInternalServerError && !role.Throttled(err)
+	if role.Code(err) == "" || isFault {
 		return fmt.Errorf("%w (%w)", ErrUnanswered, failed)
 	}
 	return failed

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -90,7 +91,9 @@ func (t *term) completeAndSettle(inst *instance, h *hint, outcome event.Outcome)
 // if only after news.
 func (t *term) judgeLaunch(inst *instance, h *hint, on node) time.Duration {
 	age := time.Since(h.received)
-	isCordoned := slices.ContainsFunc(t.entriesOf(inst, on, nil), func(e state.Entry) bool { return e.OnNode && e.Event.Kind == event.ASGTermination })
+	isCordoned := slices.ContainsFunc(t.entriesOf(inst, on, nil), func(e state.Entry) bool {
+		return e.OnNode && e.Event.Kind == event.ASGTermination && h.isAfter(e)
+	})
 	switch {
 	case !t.completesLaunch(h): // The settings leave launches alone.
 		t.done(inst, h)
@@ -107,6 +110,12 @@ func (t *term) judgeLaunch(inst *instance, h *hint, on node) time.Duration {
 		t.complete(inst, h, "")
 	}
 	return 0
+}
+
+// isAfter reports whether a hint's event was announced after that of an entry: SQS does not keep the order. An entry that was made from a claim does not
+// have the time of its event.
+func (h *hint) isAfter(e state.Entry) bool {
+	return h.Event.Noticed.After(cmp.Or(e.Event.Noticed, e.CordonedAt))
 }
 
 // awaitLaunch holds the lifecycle hook of a launch while the node is not Ready, and logs that the first time.

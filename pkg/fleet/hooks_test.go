@@ -80,8 +80,7 @@ func TestTakeLaunch_CompletesItsHookWhenTheNodeIsReady(t *testing.T) {
 
 // A group with a warm pool of running instances takes one back, and later has it in service again.
 func TestTakeLaunch_OpensANodeThatComesBackFromAWarmPool(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
+	each(t, map[string]time.Duration{"the launch is later": 0, "the launch is an older one": 2 * time.Hour}, func(t *testing.T, c *cluster, age time.Duration) {
 		c.add(nodeOf("a", instance), podOn("a", "one"))
 		r := c.run(func(o *fleet.Options) {
 			o.CompleteLaunches, o.EC2 = true, &knowledge{states: map[string]string{instance: "running"}}
@@ -92,9 +91,11 @@ func TestTakeLaunch_OpensANodeThatComesBackFromAWarmPool(t *testing.T) {
 		r.take(back).want(t, "done")
 		c.wantDrained("a")
 		time.Sleep(time.Hour)
-		r.take(launch(instance)).want(t, "done")
+		launched := launch(instance)
+		launched.Event.Noticed = launched.Event.Noticed.Add(-age)
+		r.take(launched).want(t, "done")
 		r.hooks.want(t, "drain "+instance+" drained", "ready "+instance)
-		if n := c.node("a"); n.Spec.Unschedulable || len(n.Spec.Taints) > 0 {
+		if n, closed := c.node("a"), age > 0; n.Spec.Unschedulable != closed || len(n.Spec.Taints) > 0 != closed {
 			t.Errorf("the node is unschedulable: %t, and has the taints %v", n.Spec.Unschedulable, n.Spec.Taints)
 		}
 	})

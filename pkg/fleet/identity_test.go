@@ -188,6 +188,27 @@ func TestLook_FindsNodesThatDoNotNameTheirInstance(t *testing.T) {
 	})
 }
 
+// Two VPCs have the same addresses, and the tags say which instance is in this cluster.
+func TestPoll_OpensASilentNodeAfterAChangeOfLeader(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(silentNode("a", "k3s://a", "10.0.1.2"), podOn("a", "one"))
+		says := &knowledge{
+			states: map[string]string{instance: "stopping", other: "running"}, addresses: map[string]string{instance: "10.0.1.2", other: "10.0.1.2"},
+			clusters: map[string][]string{instance: {"mine"}, other: {"theirs"}},
+		}
+		change := func(o *fleet.Options) { o.EC2, o.Cluster = says, "mine" }
+		r := c.run(change)
+		r.take(notice(instance, event.StateChange, "stopping", 0)).want(t, "done")
+		c.wantDrained("a")
+		r.stop()
+		c.start("host-2", change)
+		says.starts(instance)
+		c.goesDown("a", "boot-2")
+		eventually(t, "the node is open", func() bool { return !c.node("a").Spec.Unschedulable })
+	})
+}
+
 func TestLook_FindsAnInstanceThatJoinsAfterItsMessage(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, c *cluster) {
@@ -223,6 +244,10 @@ func TestLook_SettlesMessagesOfInstancesWithoutANode(t *testing.T) {
 		"a reservation's, and EC2 fails": {
 			notice: sqs.Notice{About: sqs.Interruption, Reservation: "cr-1", Event: event.Event{ID: "end", Kind: event.ReservationEnd}},
 			err:    errors.New("throttled"), want: "done",
+		},
+		"a reservation's that is over, and EC2 fails": {
+			notice: sqs.Notice{About: sqs.Interruption, Reservation: "cr-1", Event: event.Event{ID: "end", Kind: event.ReservationEnd, Deadline: time.Unix(1, 0)}},
+			err:    errors.New("throttled"), want: "returned",
 		},
 	}, func(t *testing.T, c *cluster, row row) {
 		c.add(nodeOf("a", instance), podOn("a", "one"))

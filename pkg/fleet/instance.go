@@ -179,7 +179,8 @@ func (t *term) judge(inst *instance, h *hint, on node, err error) time.Duration 
 func (t *term) judgeInterruption(inst *instance, h *hint, on node) time.Duration {
 	t.mu.Lock()
 	accepted, isStop := h.accepted, !stopTime(h).IsZero()
-	over := isStop && inst.startedSince(h.bootID, cmp.Or(h.Event.Noticed, h.received), on)
+	isAhead := h.Event.Deadline.After(time.Now()) // A reboot before the stop ends nothing.
+	over := isStop && !isAhead && inst.startedSince(h.bootID, cmp.Or(h.Event.Noticed, h.received), on)
 	t.mu.Unlock()
 	var again time.Duration
 	if !accepted { // EC2's answer counts, whatever the messages say.
@@ -402,9 +403,9 @@ func (t *term) recordedEvent(inst *instance, on node, e state.Entry, asked bool)
 		}
 		return ev
 	}
-	goesIntoService := false // by a launch that nth-queue completes
+	goesIntoService := false // by a later launch that nth-queue completes
 	for _, h := range inst.hints {
-		goesIntoService = goesIntoService || t.completesLaunch(h)
+		goesIntoService = goesIntoService || t.completesLaunch(h) && h.isAfter(e)
 	}
 	bootID := e.BootID
 	ownReboot := on.mark.Request == ec2.Reboot && on.mark.BootID == bootID

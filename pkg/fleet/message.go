@@ -155,8 +155,8 @@ func (t *term) toLocalClock(at time.Time) time.Time {
 	return event.CredibleTime(at.Add(-off))
 }
 
-// expandReservation adds a hint for each instance of a capacity reservation that ends. It asks EC2 for the instances until EC2 answers or the term
-// ends. A message that was returned after each error would soon be a dead letter.
+// expandReservation adds a hint for each instance of a capacity reservation that ends. It asks EC2 for the instances until EC2 answers, the
+// reservation or the term ends. A message that was returned after each error would soon be a dead letter.
 func (t *term) expandReservation(n sqs.Notice, d *delivery) {
 	began := time.Now()
 	found, err := t.opts.EC2.InReservation(t.ctx, n.Reservation)
@@ -164,7 +164,8 @@ func (t *term) expandReservation(n sqs.Notice, d *delivery) {
 		if t.ctx.Err() == nil {
 			t.opts.Log.Warnf("cannot act on the %s of %s: %s; retrying", n.Event.Kind, "the capacity reservation "+n.Reservation, err)
 		}
-		if !loop.Await(t.ctx, nil, pauseAfter(time.Since(began))) {
+		isOver := !n.Event.Deadline.IsZero() && time.Now().After(n.Event.Deadline) // After some more attempts, SQS moves it to the dead letters.
+		if isOver || !loop.Await(t.ctx, nil, pauseAfter(time.Since(began))) {
 			t.settle(d, 0)
 			return
 		}

@@ -266,8 +266,10 @@ func (t *term) lookAt(ids ...string) {
 
 // instanceAt asks EC2 which instance has the address of a silent Node. It returns "" unless EC2 names exactly one.
 func (t *term) instanceAt(n node) string {
-	found, _ := t.opts.EC2.AtAddress(t.ctx, n.address)                // After an error, the next poll asks again.
-	found = slices.DeleteFunc(slices.Clone(found), ec2.Instance.Gone) // Other lookups have the same slice.
+	found, _ := t.opts.EC2.AtAddress(t.ctx, n.address)                         // After an error, the next poll asks again.
+	found = slices.DeleteFunc(slices.Clone(found), func(i ec2.Instance) bool { // Other lookups have the same slice.
+		return i.Gone() || t.belongsElsewhere(i)
+	})
 	if len(found) != 1 {
 		return ""
 	}

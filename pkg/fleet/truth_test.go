@@ -462,6 +462,20 @@ func TestLook_EndsAStopThatAStartOvertakes(t *testing.T) {
 	})
 }
 
+// The machine reboots between a spot notice to stop and the stop.
+func TestLook_ARebootEndsNoStopThatIsAhead(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		c.before("evict", held)
+		m := c.run(func(o *fleet.Options) { o.EC2 = &knowledge{states: map[string]string{instance: "running"}} }).take(notice(instance, event.SpotInterruption, "stop", 0))
+		time.Sleep(10 * time.Second)
+		c.goesDown("a", "boot-2")
+		time.Sleep(5 * time.Second)
+		m.held(t)
+	})
+}
+
 func TestLook_UrgentWaitsForNoAnswerOfEC2(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, c *cluster) {
