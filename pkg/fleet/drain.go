@@ -220,7 +220,13 @@ func (s *session) syncNode() (done bool) {
 		_, isOwn := t.nodes.cordonOf(now.Annotations[drain.CordonAnnotation])
 		isCordoned := isOwn && now.Spec.Unschedulable
 		isCurrent = isCordoned || len(wanted) == 0
-		if taints := withTaints(now.Spec.Taints, wanted); isCordoned && len(taints) > len(now.Spec.Taints) {
+		taints := withTaints(now.Spec.Taints, wanted)
+		if t.nodes.parse(now).ready { // A machine that runs again is not out of service, even if the node stays cordoned for another event.
+			taints = slices.DeleteFunc(taints, func(taint corev1.Taint) bool {
+				return taint.MatchTaint(&outOfService) && t.opts.Taints.isOwn(taint) && !slices.Contains(wanted, outOfService)
+			})
+		}
+		if isCordoned && len(taints) != len(now.Spec.Taints) {
 			patch["spec"] = map[string]any{"taints": taints}
 		}
 		if len(patch) == 0 {

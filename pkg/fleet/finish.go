@@ -294,6 +294,8 @@ func (s *session) writeMark(ctx context.Context) (mark, error) {
 	if err := s.objection(ctx, next.Request); err != nil {
 		return mark{}, err
 	}
+	for tries := 0; tries < askAgain && s.watchLags() && loop.Await(ctx, nil, time.Second); tries++ { // It may not show the cordon yet.
+	}
 	written, err := t.change(ctx, s.node, kube.InTurn, func(now *corev1.Node) map[string]any {
 		on := t.nodes.parse(now)
 		staysDrained := on.hasOwnCordon && on.unschedulable && !on.optedOut && on.bootID == s.node.bootID

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/state"
@@ -298,10 +299,14 @@ func (t *term) pursue(inst *instance, on node) time.Duration {
 			inst.record = newRecord(past) // without the closed entries that are not needed any more
 		}
 	}
-	if goal.Revisit.IsZero() { // Only news can change the decision.
+	revisit := goal.Revisit
+	if s = inst.drain; s != nil && s.stage == waiting && !s.urgent.Load() && s.deadline != noDeadline { // It gets urgent, and then waits no longer.
+		revisit = loop.Soonest(revisit, s.deadline.Add(-urgentWithin))
+	}
+	if revisit.IsZero() { // Only news can change the decision.
 		return 0
 	}
-	return max(time.Until(goal.Revisit), time.Second)
+	return max(time.Until(revisit), time.Second)
 }
 
 // enlist has a session for the Node wait for its turn, or brings the one that waits up to date. past is the record for it. due has the IDs of the

@@ -92,7 +92,6 @@ func (t *term) claimed(on node, recorded []state.Entry, announced []event.Event)
 			continue
 		case isAnnounced: // The drain continues, or the event is over, or an operator has uncordoned the node, or the rules want the node open.
 			e.Phase, e.Event.State = state.Draining, event.Pending // The policy learns from the announced event that the event is over.
-			e.FirstSeen = time.Now().UTC().Round(0)                // The rule's budget begins again.
 		case asks == policy.Drain: // The message of the event was deleted, which is done after the drain.
 			e.Phase = state.Drained
 		}
