@@ -50,7 +50,7 @@ var messages = map[state.TransitionKind][]message{
 		warn(systemd.DrainStarted, "{doing}draining the node: {reason}; {time}").when(actionIs(policy.Drain)),
 		info(systemd.EventWithdrawn, "{doing}uncordoning the node: {reason}").when(actionIs(policy.Uncordon)),
 	},
-	state.CalledBack: {info(systemd.EventWithdrawn, "the plan for {kind} has changed, so its unfinished {action} was stopped: {plan}")},
+	state.CalledBack: {info(systemd.EventWithdrawn, "stopped the unfinished {action} for {kind}, as its plan has changed; event and new plan: {plan}")},
 	state.Done:       {warn(systemd.Drained, "{drained}").when(actionIs(policy.Drain))},
 	state.RanOut: {
 		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}; someone uncordoned the node, so the rest stays").when(func(t state.Transition) bool { return t.Entry.Released() }),
@@ -100,7 +100,7 @@ var messages = map[state.TransitionKind][]message{
 	state.PodsLeftToReturn: {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; these are no longer evicted")},
 	state.PodGone:          {info(systemd.PodGone, "{pod} is gone; pods still to go: {left} of {total}")},
 	state.Rebooting:        {warn(systemd.Rebooting, "{doing}{rebooting} now, before the scheduled time: {reason}")},
-	state.RebootFailed:     {warn(systemd.Rebooting, "cannot carry out the maintenance early, so EC2 will: {error}")},
+	state.RebootFailed:     {warn(systemd.Rebooting, "cannot carry out the maintenance early: {error}; it is left to EC2")},
 	state.VolumesInUse:     {info(systemd.PodGone, "waiting for volumes to be detached: {detail}")},
 }
 

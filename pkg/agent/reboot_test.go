@@ -38,7 +38,7 @@ func TestReboot_IsRecordedAndRequestedOnce(t *testing.T) {
 	}
 	each(t, map[string]row{
 		"it takes place":    {nil, []string{rebooting}},
-		"logind refuses it": {errors.New("refused"), []string{rebooting, "warning: cannot carry out the maintenance early, so EC2 will: refused"}},
+		"logind refuses it": {errors.New("refused"), []string{rebooting, "warning: cannot carry out the maintenance early: refused; it is left to EC2"}},
 	}, func(r *rig, row row) {
 		reboots(r, row.answer)
 		r.run()
@@ -87,7 +87,7 @@ func TestReboot_IsNotRequested(t *testing.T) {
 	each(t, map[string]row{
 		"if the disk is full": {
 			func(r *rig) { r.record.err = errors.New("full") },
-			[]string{"warning: cannot carry out the maintenance early, so EC2 will: cannot record it first: full"},
+			[]string{"warning: cannot carry out the maintenance early: cannot record it first: full; it is left to EC2"},
 		},
 		"while the disk hangs": {func(r *rig) { r.record.hangs = time.Hour }, nil},
 		"if an operator uncordons the node before it is on record": {func(r *rig) { r.record.hangs = 5 * time.Second; reopen(r) }, nil},

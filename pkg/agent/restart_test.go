@@ -161,7 +161,7 @@ func TestClaim_IsAdopted(t *testing.T) {
 		r.wantSaid(systemd.Cordoned)
 		r.pass(1) // It is read again every five seconds.
 		r.wantTape("put a cordoned")
-		r.wantSaid(systemd.Cordoned, "warning: nth set the cordon on this Node, but nth's own record of why is lost; nth will remove the cordon unless spot-interruption, which the Node's annotation names, is announced again")
+		r.wantSaid(systemd.Cordoned, "warning: nth cordoned this Node for spot-interruption, as the Node's annotation says, but its own record of that is lost; nth will uncordon the node if the event is not announced again")
 		if e := r.entry("a"); !e.OnNode || e.BootID != "boot-0" || !e.FirstSeen.Equal(r.in(-time.Hour)) || !e.CordonedAt.Equal(r.in(-time.Hour)) {
 			r.t.Errorf("the entry is %+v", e)
 		}

@@ -170,7 +170,7 @@ func (a *Agent) adjust(goal policy.Goal) {
 // is to close it again or to evict the pods that came since.
 func (w *work) asksForMore(goal policy.Goal) bool {
 	cordonsAgain := goal.Cordon && (!w.goal.Cordon || w.state.Uncordoned)
-	evictsAll := goal.Cordon && goal.Before.IsZero() && !w.goal.Before.IsZero()
+	evictsAll := goal.Cordon && goal.Before.IsZero() && !w.goal.Before.IsZero() // So far, only pods from before an uncordon had to go.
 	joined := slices.ContainsFunc(goal.Events, func(id string) bool { return !slices.Contains(w.goal.Events, id) })
 	return cordonsAgain || evictsAll || joined
 }
@@ -354,7 +354,7 @@ func (a *Agent) readClaim(ctx context.Context) {
 //
 // A claim does not describe the event. So a new entry is Missing until its source announces the event. Nothing new begins for such an entry. If the
 // event is not announced in time, it counts as withdrawn, and the cordon is taken back. One entry holds the cordon, so the claim's other events get
-// theirs when they are announced.
+// theirs when they are announced. A reboot that nth may have requested counts as requested, since otherwise each boot would request another.
 func (a *Agent) adoptClaim(claim drain.Claim) {
 	since := event.CredibleTime(claim.Since)
 	if since.IsZero() {
@@ -379,11 +379,11 @@ func (a *Agent) adoptClaim(claim drain.Claim) {
 	// The event was due when nth cordoned the node for it. If its source now announces a later start, it was moved since (policy.rescheduled).
 	e.CordonedAt, e.CordonStamp, e.ActedAt, e.OnNode = since, claim.Stamp, since, true
 	a.put(e)
-	what, end := "cordon", fmt.Sprintf("unless %s, which the Node's annotation names, is announced again", e.Event.Kind)
+	said := fmt.Sprintf("nth cordoned this Node for %s, as the Node's annotation says, but its own record of that is lost; nth will uncordon the node if the event is not announced again", e.Event.Kind)
 	if claim.Event == drain.OnlyLabel {
-		what, end = "label "+drain.ExcludeLabel, "unless an event needs it"
+		said = "nth set the label " + drain.ExcludeLabel + " on this Node, but its own record of why is lost; nth will remove the label unless an event needs it"
 	}
-	a.logger(systemd.Cordoned, e).Warnf("nth set the %[1]s on this Node, but nth's own record of why is lost; nth will remove the %[1]s %[2]s", what, end)
+	a.logger(systemd.Cordoned, e).Warn(said)
 }
 
 // noteLostReboots records for events of a claim, which was written at since, that nth may have requested the reboot. It does so if the record was lost:

@@ -226,8 +226,8 @@ func (p *Pods) Staying() []*corev1.Pod {
 
 // Prove reports whether a list of the pods, made for this number, has shown that no pod has to go. If there is no such list, it starts one in
 // the background, and returns when to call it again; zero means after the next change. Callers use a higher number when something voids the
-// earlier proofs. They call Prove only while Counts has no pod left; so a list proves it if it has no pod that must go. The watch may not have
-// shown that pod yet, or not that it need not stay any more.
+// earlier proofs. They call Prove only while Counts has no pod left. The list shows what the watch may not have shown yet: a new pod, or one
+// that stayed and has to go now. A pod that the watch shows meanwhile voids the proof by Drain.Met.
 func (p *Pods) Prove(number int, now time.Time) (proven bool, again time.Time) {
 	switch {
 	case p.proven == number:

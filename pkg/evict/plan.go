@@ -290,7 +290,7 @@ func (p *Pods) prepare(ctx context.Context, t *target, pod *corev1.Pod, what sta
 	if grace := p.opts.grace(pod); options.GracePeriodSeconds != nil && seconds(*options.GracePeriodSeconds) < grace {
 		t.last.cut = fmt.Sprintf("the deadline leaves it a grace period of %d s instead of %.0f s", *options.GracePeriodSeconds, grace.Seconds())
 		if pod.DeletionTimestamp != nil {
-			t.last.cut = fmt.Sprintf("nth cuts its grace period of %.0f s, which has begun already", grace.Seconds())
+			t.last.cut = fmt.Sprintf("it was terminating already, and its grace period of %.0f s is cut to %d s", grace.Seconds(), *options.GracePeriodSeconds)
 		}
 	}
 	return options, p.answerTime(l, now)

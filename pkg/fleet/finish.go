@@ -153,7 +153,7 @@ func (t *term) mayRequest(inst *instance, request ec2.Request) bool {
 	if time.Since(known.at) >= verdictTime {
 		if refusal, err := t.refusal(inst.id, request); err == nil {
 			if refusal != "" && known.refusal == "" {
-				t.opts.Log.Warnf("cannot carry out the maintenance of the instance %s early, so EC2 will: %s", inst.id, refusal)
+				t.opts.Log.Warnf("cannot carry out the maintenance of the instance %s early: %s; it is left to EC2", inst.id, refusal)
 			}
 			known = verdict{time.Now(), refusal}
 			inst.verdicts[request] = known
@@ -289,7 +289,7 @@ func (s *session) writeMark(ctx context.Context) (mark, error) {
 		return mark{}, err
 	}
 	if !isInTurn {
-		return mark{}, fmt.Errorf("only one node of the group %q may have its maintenance at a time, and it is another node's turn", s.node.group)
+		return mark{}, fmt.Errorf("only one node with the label %s=%s may have its maintenance at a time, and it is another node's turn", t.opts.GroupLabel, s.node.group)
 	}
 	if err := s.objection(ctx, next.Request); err != nil {
 		return mark{}, err
@@ -378,7 +378,7 @@ func (s *session) carryOut(ctx context.Context) error {
 	err = t.opts.EC2.Change(ctx, written.Request, s.instance.id, try)
 	switch {
 	case errors.Is(err, ec2.ErrUnanswered):
-		log.Warnf("the request may or may not take effect, because %s; nth-queue will see that from the instance's state", err)
+		log.Warnf("cannot tell whether EC2 carries out the request: %s; nth-queue will see that from the instance's state", err)
 		return nil
 	case err != nil: // If others stop the instance now, nth-queue must not start it. syncMark repeats this write later.
 		written.Request = ""

@@ -82,7 +82,7 @@ func finishing(says *knowledge, finish fleet.Finish) func(*fleet.Options) {
 }
 
 func TestFinish_ByTheRequestForTheCode(t *testing.T) {
-	const once = "cannot carry out the maintenance of the instance " + instance + " early, so EC2 will"
+	const once = "cannot carry out the maintenance of the instance " + instance + " early"
 	untag := func(c *cluster, k *knowledge) {
 		k.managed = map[string]bool{instance: true}
 		c.before("evict", func(int) error { // The Node does not change any more before the request.
@@ -106,7 +106,7 @@ func TestFinish_ByTheRequestForTheCode(t *testing.T) {
 				k.say(func(k *knowledge) { k.stays = map[string]string{instance: "its group"} })
 				return nil
 			})
-		}, "", false, " early, so EC2 will: its group"},
+		}, "", false, " early: its group"},
 		"its tag is removed meanwhile":                   {"wait", "system-reboot", untag, "", true, ""},
 		"its tag is removed before it is to be replaced": {"replace", "instance-stop", untag, "", true, ""},
 		"no stop without EC2's answer":                   {"stop-start", "system-maintenance", func(_ *cluster, k *knowledge) { k.refused = true }, "", false, once + ": IAM does not allow the request: ec2:StopInstances"},
@@ -173,7 +173,7 @@ func TestFinish_OnlyOfADrainedNodeAndOnce(t *testing.T) {
 			does := says.change
 			says.change = func(request ec2.Request, id string) error { _ = does(request, id); return ec2.ErrUnanswered }
 		}, next: func(c *cluster, said string) {
-			if !strings.Contains(said, "the request may or may not take effect") || strings.Contains(said, "so EC2 will") {
+			if !strings.Contains(said, "cannot tell whether EC2 carries out the request") || strings.Contains(said, "it is left to EC2") {
 				c.t.Errorf("it is said of the answer that was lost:\n%s", said)
 			}
 		}, want: 1, open: true},

@@ -299,11 +299,16 @@ func (t *term) pursue(inst *instance, on node) time.Duration {
 			inst.record = newRecord(past) // without the closed entries that are not needed any more
 		}
 	}
-	revisit := goal.Revisit
-	if s = inst.drain; s != nil && s.stage == waiting && !s.urgent.Load() && s.deadline != noDeadline { // It gets urgent, and then waits no longer.
+	return inst.nextLook(goal.Revisit)
+}
+
+// nextLook returns when to look again because the policy may decide otherwise then (revisit), or because a session that waits gets urgent, and then waits
+// no longer; 0 if only after news. The term's mutex is held.
+func (inst *instance) nextLook(revisit time.Time) time.Duration {
+	if s := inst.drain; s != nil && s.stage == waiting && !s.urgent.Load() && s.deadline != noDeadline {
 		revisit = loop.Soonest(revisit, s.deadline.Add(-urgentWithin))
 	}
-	if revisit.IsZero() { // Only news can change the decision.
+	if revisit.IsZero() {
 		return 0
 	}
 	return max(time.Until(revisit), time.Second)

@@ -610,7 +610,8 @@ func (s Settings) survived(sit Situation, e state.Entry) bool {
 		return false
 	}
 	if !e.RebootAt.IsZero() || isReboot(e.Event) {
-		// Even if the reboot is still listed: EC2's list lags behind. But EC2 may do its own, later, after an early reboot or nth's.
+		// Even if the reboot is still listed: EC2's list lags behind. But EC2 may do its own, later: after a reboot by anybody that came more than the
+		// rule's Lead before its date, or after the one that nth has requested for the present drain.
 		ec2MayFollow := s.isEarly(sit, e.Event) || rebootWasRequested(e) && sit.Now.Before(e.Event.Deadline)
 		return sit.missing(e.Event) || !ec2MayFollow
 	}

@@ -64,7 +64,7 @@ func Open(dir, bootID string, booted time.Time) (store *Store, warning error) {
 	case errors.Is(err, fs.ErrNotExist): // nth has not run on this machine before.
 		return s, nil
 	case err != nil:
-		return s, fmt.Errorf("cannot read the state record %s: %w; nth starts without it, finds a cordon that it set by its annotation, and overwrites the file", f.path(), err)
+		return s, fmt.Errorf("cannot read the state record %s: %w; nth starts without it, and overwrites the file; nth recognizes its cordon by the annotation on the Node", f.path(), err)
 	}
 	s.replace(content.Entries)
 	s.inService = content.InService

@@ -110,7 +110,7 @@ func TestRecord_ThatIsLostIsFoundOnTheNode(t *testing.T) {
 			s.machine.Forget(t)
 			s.imds.ClearSpot()
 			s.start(t)
-			s.nth.WaitSays(t, "own record of why is lost")
+			s.nth.WaitSays(t, "own record of that is lost")
 			s.node.WaitUncordoned(t)
 			s.nth.Stop(t)
 			s.mustBearNoClaim(t)
