@@ -110,9 +110,17 @@ func TestFinish_ByTheRequestForTheCode(t *testing.T) {
 		"its tag is removed meanwhile":                   {"wait", "system-reboot", untag, "", true, ""},
 		"its tag is removed before it is to be replaced": {"replace", "instance-stop", untag, "", true, ""},
 		"no stop without EC2's answer":                   {"stop-start", "system-maintenance", func(_ *cluster, k *knowledge) { k.refused = true }, "", false, once + ": IAM does not allow the request: ec2:StopInstances"},
-		"no answer is no permission":                     {"reboot", "system-reboot", func(_ *cluster, k *knowledge) { k.silent = true }, "", false, ""},
-		"a termination":                                  {"replace", "instance-retirement", nil, "TerminateInstances", true, ""},
-		"without the right":                              {"reboot", "system-reboot", func(_ *cluster, k *knowledge) { k.refused = true }, "", false, once + ": IAM does not allow the request: ec2:RebootInstances"},
+		"its Node is deleted before it is marked": {"replace", "instance-stop", func(c *cluster, _ *knowledge) {
+			c.before("change", func(times int) error {
+				if times == 2 { // after the cordon
+					c.remove("a")
+				}
+				return nil
+			})
+		}, "", false, ""},
+		"no answer is no permission": {"reboot", "system-reboot", func(_ *cluster, k *knowledge) { k.silent = true }, "", false, ""},
+		"a termination":              {"replace", "instance-retirement", nil, "TerminateInstances", true, ""},
+		"without the right":          {"reboot", "system-reboot", func(_ *cluster, k *knowledge) { k.refused = true }, "", false, once + ": IAM does not allow the request: ec2:RebootInstances"},
 	}, func(t *testing.T, c *cluster, row finishRow) {
 		says := c.maintained(row.code, days, true)
 		if row.before != nil {
@@ -169,6 +177,7 @@ func TestFinish_OnlyOfADrainedNodeAndOnce(t *testing.T) {
 				return nil
 			})
 		}},
+		"the watch lags": {before: func(c *cluster, _ *knowledge) { c.lag = 2 * time.Second }, want: 1, open: true},
 		"the answer is lost": {before: func(_ *cluster, says *knowledge) {
 			does := says.change
 			says.change = func(request ec2.Request, id string) error { _ = does(request, id); return ec2.ErrUnanswered }

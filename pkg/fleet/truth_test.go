@@ -83,6 +83,7 @@ func TestTakeStart_OpensTheNodeOnceItIsReady(t *testing.T) {
 		lag     time.Duration // of the watch: the drain is over before the cordon shows
 		older   bool          // SQS does not keep the order: a message about an older start comes last
 		broken  bool          // somebody has broken the claim meanwhile
+		kept    int           // taints, with the cordon, for maintenance that EC2 still lists
 	}
 	each(t, map[string]row{
 		"it has booted":                  {boot: "boot-2"},
@@ -92,12 +93,16 @@ func TestTakeStart_OpensTheNodeOnceItIsReady(t *testing.T) {
 		"the watch lags":                 {boot: "boot-2", lag: 3 * time.Second},
 		"an older start comes last":      {boot: "boot-1", older: true},
 		"somebody breaks the claim":      {boot: "boot-1", broken: true},
+		"maintenance keeps the cordon":   {boot: "boot-2", kept: 2},
 	}, func(t *testing.T, c *cluster, row row) {
 		c.add(nodeOf("a", instance), podOn("a", "one"))
 		c.lag = row.lag
 		says := &knowledge{states: map[string]string{instance: "stopped"}}
 		if row.refused {
 			says.err = ec2.ErrRefused
+		}
+		if row.kept > 0 {
+			says.planned = planned("instance-stop", 90*time.Minute, "")
 		}
 		r := c.run(func(o *fleet.Options) {
 			o.EC2, o.Taints = says, fleet.Taints{OutOfService: true, Kinds: true, Effect: "NoSchedule"}
@@ -128,7 +133,7 @@ func TestTakeStart_OpensTheNodeOnceItIsReady(t *testing.T) {
 			n.Status.NodeInfo.BootID, n.Status.Conditions[0].Status = row.boot, corev1.ConditionTrue
 		})
 		time.Sleep(2 * time.Minute)
-		if n := c.node("a"); n.Spec.Unschedulable || len(n.Spec.Taints) > 0 {
+		if n := c.node("a"); n.Spec.Unschedulable != (row.kept > 0) || len(n.Spec.Taints) != row.kept {
 			t.Errorf("the node is unschedulable: %t, and has the taints %v", n.Spec.Unschedulable, n.Spec.Taints)
 		}
 	})

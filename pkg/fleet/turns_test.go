@@ -161,6 +161,24 @@ func TestDispatch_CordonsWhatWaitsIfItIsToBeCordoned(t *testing.T) {
 	})
 }
 
+func TestDispatch_BeginsWhatGetsUrgentWithTime(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		n := nodeOf("a", instance)
+		n.Spec.Unschedulable = true // There is nothing to do while it waits.
+		c.add(n, podOn("a", "one"), nodeOf("b", other), podOn("b", "two"))
+		c.before("evict two", held)
+		r := c.run(func(o *fleet.Options) { o.Limits.Draining = 1 })
+		r.take(termination(other))
+		time.Sleep(2 * time.Second)
+		end := notice(instance, event.ReservationEnd, "", 0)
+		end.Event.Deadline = time.Now().Add(10 * time.Minute)
+		r.take(end)
+		time.Sleep(8*time.Minute + 30*time.Second)
+		c.wantDrained("a")
+	})
+}
+
 // People open a node that waits: it is not cordoned again, and only the pods that were on it before are evicted.
 func TestDispatch_HearsPeopleWhoOpenANodeThatWaits(t *testing.T) {
 	t.Parallel()
