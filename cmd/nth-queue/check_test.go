@@ -170,7 +170,7 @@ func TestCheck_EndsWith78ForSettingsThatCannotRun(t *testing.T) {
 	b := newBench(t)
 	for settings, want := range map[string]string{
 		"[queue]\nurl = \"" + b.QueueURL() + "\"\n[fleet]\nmax_draining = -1\n": `fleet\.max_draining = `,
-		"dry_run = true\n": `queue\.url: must be set`,
+		"dry_run = true\n": `the setting queue\.url must be set`,
 	} {
 		if err := os.WriteFile(b.settings, []byte(settings), 0o600); err != nil {
 			t.Fatal(err)

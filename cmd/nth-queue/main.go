@@ -58,7 +58,7 @@ var own = settings.Program[config.Queue, *config.Queue]{
 	Name: "nth-queue", File: config.QueueFile, Defaults: config.DefaultQueue(), Settle: useCredential,
 	Lacks: func(cfg *config.Queue) error {
 		if cfg.Queue.URL == "" {
-			return errors.New("queue.url: must be set")
+			return errors.New("the setting queue.url must be set")
 		}
 		return nil
 	},

@@ -91,7 +91,7 @@ func TestGoal_ADeadlineThatPassesLeavesTheGuardAtWork(t *testing.T) {
 			t.Errorf("the entry is %+v, the result %+v", e, e.Result)
 		}
 		r.wantSaid(systemd.DrainIncomplete,
-			"error: the drain ran out of time: 2 pods evicted, 0 deleted, pods left: default/web-1 (held by PDB default/web); nth continues while the machine runs")
+			"error: the drain ran out of time: 2 pods evicted, 0 deleted, pods left: default/web-1 (held by PDB default/web); nth keeps trying while the machine runs")
 		r.pass(time.Minute)
 		r.wantTape("put a drained") // by the same guard
 		if e := r.entry("a"); e.Result.Evicted != 3 || !e.CordonedAt.Equal(r.start) {

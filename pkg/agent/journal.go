@@ -53,8 +53,8 @@ var messages = map[state.TransitionKind][]message{
 	state.CalledBack: {info(systemd.EventWithdrawn, "stopped the unfinished {action} for {kind}, as its plan has changed; event and new plan: {plan}")},
 	state.Done:       {warn(systemd.Drained, "{drained}").when(actionIs(policy.Drain))},
 	state.RanOut: {
-		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}; someone uncordoned the node, so the rest stays").when(func(t state.Transition) bool { return t.Entry.Released() }),
-		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}; nth continues while the machine runs"),
+		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}; nth evicts no more, because someone uncordoned the node").when(func(t state.Transition) bool { return t.Entry.Released() }),
+		failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}; nth keeps trying while the machine runs"),
 	},
 	state.Failed: {failure(systemd.CordonFailed, "{error}; retrying")}, // The error says that it was cordoning or uncordoning.
 	state.LeftAlone: {
@@ -186,7 +186,11 @@ func timeLeft(t state.Transition) string {
 	if t.Deadline.IsZero() {
 		return "there is no deadline"
 	}
-	return fmt.Sprintf("%.0f s until the deadline", max(t.Deadline.Sub(t.At), 0).Seconds())
+	left := max(t.Deadline.Sub(t.At), 0).Seconds()
+	if t.Entry.Event.Deadline.IsZero() { // EC2 has announced none.
+		return fmt.Sprintf("the settings allow %.0f s", left)
+	}
+	return fmt.Sprintf("%.0f s until the deadline", left)
 }
 
 // drained says in words what a drain that is done did, and when it was done compared with its deadline.

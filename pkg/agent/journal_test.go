@@ -141,7 +141,7 @@ func TestJournal_HowADrainEnds(t *testing.T) {
 		if row.after > 0 {
 			r.wantSaid(systemd.Drained, "warning: "+row.want)
 		} else {
-			r.wantSaid(systemd.DrainIncomplete, "error: the drain ran out of time: "+row.want+"; nth continues while the machine runs")
+			r.wantSaid(systemd.DrainIncomplete, "error: the drain ran out of time: "+row.want+"; nth keeps trying while the machine runs")
 		}
 	})
 }

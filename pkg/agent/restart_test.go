@@ -61,7 +61,7 @@ func TestRestart_WhatRanOutOfTimeWhileNthWasStopped(t *testing.T) {
 		r.restart(func() { r.pass(2 * time.Minute) })
 		r.wantTape("put a incomplete", "guard for a: drain, hard in -1m0s")
 		r.wantSaid(systemd.DrainIncomplete,
-			"error: the drain ran out of time: the deadline passed before nth could begin, so no pod was evicted; nth continues while the machine runs")
+			"error: the drain ran out of time: the deadline passed before nth could begin, so no pod was evicted; nth keeps trying while the machine runs")
 	})
 }
 

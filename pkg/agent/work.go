@@ -302,12 +302,13 @@ func (a *Agent) recordUncordoned(end state.Transition, overruled bool) {
 func (a *Agent) recordUncordonFailed(end state.Transition) {
 	for _, id := range a.work.goal.Events {
 		e := a.entry(id)
-		firstFailure := e.Error == "" && id == end.Entry.Event.ID
-		e.Error, e.Changed = end.Err.Error(), a.now() // The policy pauses from Changed on.
+		firstFailure := e.Error == "" && id == end.Entry.Event.ID // end has the entry of the most urgent event.
+		e.Error, e.Changed = end.Err.Error(), a.now()             // The policy pauses from Changed on.
 		a.put(e)
 		if firstFailure {
-			end.Kind, end.Entry = state.Failed, e
-			a.emit(end)
+			failed := end
+			failed.Kind, failed.Entry = state.Failed, e
+			a.emit(failed)
 		}
 	}
 }

@@ -107,7 +107,7 @@ func (g *guard) Terms() evict.Terms {
 
 // since returns a time: pods that came to the node later stay, as the operator who has uncordoned the node wants them there. Zero means that no
 // pod stays for this reason. The time is when the cordon was set that the operator has taken off, by the API server's clock. If the Node does not
-// say that, it is Goal.Before, which the policy sets after an uncordon. Both are about the same cordon: see handleUncordon.
+// say that, it is Goal.Before: the time of that cordon by the record, which the policy sets after an uncordon. Both are about the same cordon: see handleUncordon.
 func (g *guard) since() time.Time {
 	if g.staysUncordoned() || !g.goal.Before.IsZero() {
 		return cmp.Or(g.formerCordonStamp, g.goal.Before)
@@ -248,8 +248,8 @@ func (g *guard) advance(now time.Time) time.Time {
 }
 
 // scheduleEvictions sets evictFrom, when evictions begin: once the cordon is decided, scripts have run, and load balancers have had their
-// time. While a wait is under way, evictFrom is far away: then only a pod whose turn has come is evicted. It returns when to call it again;
-// zero is never.
+// time. While a wait is under way, evictFrom is far away: then only a pod whose turn has come is evicted. The end of the scripts sets it to zero, so that
+// load balancers get their time; the end of that sets it for good. scheduleEvictions returns when to call it again; zero is never.
 func (g *guard) scheduleEvictions(now time.Time) time.Time {
 	wake := loop.Soonest(g.scripts.endIfLate(now), g.balancers.endIfLate(now))
 	if !g.evictFrom.IsZero() || g.view.mayNotEvict { // It is set already, or operators allow no evictions.
@@ -343,7 +343,7 @@ func (g *guard) handleLook(v view, number, generation int) {
 		g.handleNode(v)
 		if v.uncordoned {
 			g.handleUncordon(v)
-			g.pods.SpareLate(lastLook)
+			g.pods.SpareLate(lastLook) // Pods that came since the look before stay, as they came after the uncordon.
 		}
 	}
 	optOutChanged := g.view.mayNotEvict != before.mayNotEvict

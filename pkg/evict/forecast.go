@@ -67,14 +67,14 @@ func (e *Evictor) Forecast(ctx context.Context, notice, from time.Duration) (For
 	return f, nil
 }
 
-// foresee returns when a pod would be gone, and how much of its grace it gets. The pod may be evicted after from, and must be gone at end. All
+// foresee returns when a pod would be gone, and how much of its grace it gets. Evictions begin at from, or sooner if the pod's grace needs that. The pod must be gone at end. All
 // durations but gets are counted from the notice.
 func (o Options) foresee(pod *corev1.Pod, from, end time.Duration) (gone, gets time.Duration) {
 	grace := o.grace(pod)
 	if finished(pod) { // It has no containers left to wait for.
 		return 0, grace
 	}
-	if pod.DeletionTimestamp != nil { // It has been terminating for an unknown part of its grace; so Cut does not list it.
+	if pod.DeletionTimestamp != nil { // How much of its grace is left is not known, so none counts as cut.
 		return min(givenGrace(pod), max(end, 0)), grace
 	}
 	evictBy := max(end-grace, 0)

@@ -340,7 +340,7 @@ func (p *Pods) handleAnswer(t *target, asked *corev1.Pod, err error, canceled bo
 			t.held = "" // What refused an earlier request does not hold the pod any more.
 		}
 		if t.stage < terminating { // The pod is counted once the watch shows that it terminates.
-			t.last.accepted, t.next = true, time.Time{}
+			t.last.accepted, t.next = true, time.Time{} // planWaiting waits for its effect.
 		} else if shortens {
 			t.next = now.Add(loop.Forever) // Nothing is left to request.
 			p.countRemoval(t)

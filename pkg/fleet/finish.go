@@ -378,7 +378,7 @@ func (s *session) carryOut(ctx context.Context) error {
 	err = t.opts.EC2.Change(ctx, written.Request, s.instance.id, try)
 	switch {
 	case errors.Is(err, ec2.ErrUnanswered):
-		log.Warnf("cannot tell whether EC2 carries out the request: %s; nth-queue will see that from the instance's state", err)
+		log.Warnf("cannot tell whether EC2 carries out %s for the instance %s: %s; nth-queue watches the instance's state", written.Request, s.instance.id, err)
 		return nil
 	case err != nil: // If others stop the instance now, nth-queue must not start it. syncMark repeats this write later.
 		written.Request = ""

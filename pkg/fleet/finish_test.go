@@ -182,7 +182,7 @@ func TestFinish_OnlyOfADrainedNodeAndOnce(t *testing.T) {
 			does := says.change
 			says.change = func(request ec2.Request, id string) error { _ = does(request, id); return ec2.ErrUnanswered }
 		}, next: func(c *cluster, said string) {
-			if !strings.Contains(said, "cannot tell whether EC2 carries out the request") || strings.Contains(said, "it is left to EC2") {
+			if !strings.Contains(said, "cannot tell whether EC2 carries out ") || strings.Contains(said, "it is left to EC2") {
 				c.t.Errorf("it is said of the answer that was lost:\n%s", said)
 			}
 		}, want: 1, open: true},

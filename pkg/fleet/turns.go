@@ -165,7 +165,7 @@ func (t *term) cordonWaiting(inst *instance) time.Duration {
 		precedence = kube.Urgent
 	}
 	if _, err := t.change(t.ctx, on, precedence, patchFor); err != nil {
-		t.opts.Log.WithField(fieldNode, on.name).Warnf("cannot cordon the node: %s; retrying until its drain begins", err)
+		t.opts.Log.WithField(fieldNode, on.name).Warnf("cannot cordon the node: %s; retrying; its drain will cordon the node, too", err)
 		return firstPause
 	}
 	return 0

@@ -299,7 +299,8 @@ func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
 // Release returns the entries that change, as they should be, when an operator has uncordoned the node: those of the events that the node was
 // cordoned for. An entry shows that by CordonedAt. The claim on the Node shows it for an event if inClaim reports true.
 //
-// The claim does not count if the record knows of that cordon, or of a later uncordon: its events may have been announced again since.
+// The claim does not count if the record knows of that cordon, which it gets a moment after claimedAt, or of a later uncordon: its events may have been
+// announced again since.
 func Release(sit Situation, inClaim func(event string) bool, claimedAt time.Time) []state.Entry {
 	claimIsOld := slices.ContainsFunc(sit.Past, func(e state.Entry) bool { return latest(e.CordonedAt, e.ReleasedAt).After(claimedAt) })
 	var changed []state.Entry

@@ -32,7 +32,7 @@ func TestQueue_FromInstallationToPurge(t *testing.T) {
 		mustBeSound(t, m, "nth-queue.service", "13")
 
 		// Started without what it needs, it says once what is missing, as its check does.
-		const missing = "queue.url: must be set"
+		const missing = "the setting queue.url must be set"
 		m.Try(t, "systemctl", "start", "nth-queue")
 		lab.Await(t, "nth-queue gives up", func() bool { return m.Property(t, "nth-queue", "ActiveState") == "failed" })
 		if got := m.Property(t, "nth-queue", "ExecMainStatus"); got != "78" {
