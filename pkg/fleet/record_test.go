@@ -127,43 +127,6 @@ func TestRecord_KnowsACordonThatShowsLate(t *testing.T) {
 	})
 }
 
-// A drain ends before the watch of the Nodes shows its cordon. The node is not one that operators have uncordoned: it is opened when its
-// event is over.
-func TestRecord_OutlastsAWatchThatLags(t *testing.T) {
-	type row struct{ begin, end func(r *rig, says *knowledge) }
-	schedule := func(what string) func(*rig, *knowledge) {
-		return func(_ *rig, says *knowledge) {
-			says.say(func(k *knowledge) { k.planned = planned("instance-stop", 30*time.Minute, what) })
-		}
-	}
-	each(t, map[string]row{
-		"of maintenance that is canceled": {schedule(""), schedule("[Canceled]")},
-		"of a stop that a start ends": {
-			func(r *rig, says *knowledge) {
-				says.say(func(k *knowledge) { k.states[instance] = "stopping" })
-				r.take(notice(instance, event.StateChange, "stopping", 0))
-			},
-			func(r *rig, says *knowledge) {
-				says.starts(instance)
-				r.take(running(instance, 0))
-			},
-		},
-	}, func(t *testing.T, c *cluster, row row) {
-		c.add(nodeOf("a", instance), podOn("a", "one"))
-		c.lag = 5 * time.Second
-		says := &knowledge{states: map[string]string{instance: "running"}}
-		r := c.run(func(o *fleet.Options) { o.EC2 = says })
-		row.begin(r, says)
-		time.Sleep(5 * time.Minute)
-		c.wantDrained("a")
-		row.end(r, says)
-		time.Sleep(5 * time.Minute)
-		if n := c.node("a"); n.Spec.Unschedulable || len(n.Annotations) > 0 {
-			t.Errorf("the node is unschedulable: %t, with %v; the log is\n%s", n.Spec.Unschedulable, n.Annotations, r.log)
-		}
-	})
-}
-
 // An instance stops again before the watch of the Nodes shows that its node was uncordoned. Operators have not opened the node: it is closed.
 func TestRecord_ClosesANodeWhoseUncordonShowsLate(t *testing.T) {
 	t.Parallel()

@@ -237,6 +237,7 @@ func TestPoll_KnowsARebootByItsBootID(t *testing.T) {
 		"EC2 has canceled it meanwhile": {"boot-1", "[Canceled]", true, false},
 	}, func(t *testing.T, c *cluster, row row) {
 		c.add(nodeOf("a", instance), podOn("a", "one"))
+		c.lag = 5 * time.Second // The drain is over before the watch shows its cordon, which looks like an uncordon by operators.
 		says := &knowledge{states: map[string]string{instance: "running"}, planned: planned("system-reboot", 30*time.Minute, "")}
 		change := func(o *fleet.Options) { o.EC2 = says }
 		r := c.run(change)
