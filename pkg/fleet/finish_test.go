@@ -618,7 +618,6 @@ func TestFinish_StartsTheInstanceThatItHasStopped(t *testing.T) {
 	})
 }
 
-// The node was drained before its maintenance could be finished.
 func TestFinish_OfANodeThatIsDrainedAlready(t *testing.T) {
 	second := func(code string) func(*cluster, *knowledge) {
 		return func(_ *cluster, says *knowledge) {

@@ -107,7 +107,6 @@ func TestRecord_KeepsAnEventThatJoinedAndStays(t *testing.T) {
 	})
 }
 
-// The watch of the Nodes may show late that the node is closed.
 func TestRecord_KnowsACordonThatShowsLate(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, c *cluster) {

@@ -246,12 +246,7 @@ func TestPoll_KnowsARebootByItsBootID(t *testing.T) {
 		if row.nextLeads {
 			r.stop()
 		}
-		c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
-		time.Sleep(time.Minute)
-		c.change("a", func(n *corev1.Node) {
-			n.Status.NodeInfo.BootID = row.boot
-			n.Status.Conditions[0].Status, n.Status.Conditions[0].LastTransitionTime.Time = corev1.ConditionTrue, time.Now()
-		})
+		c.goesDown("a", row.boot)
 		says.say(func(k *knowledge) {
 			said := k.planned[instance]
 			said.Planned = slices.Clone(said.Planned) // What was answered before stays as it was.

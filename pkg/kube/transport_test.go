@@ -308,7 +308,7 @@ func (h *host) Accept() (net.Conn, error) {
 }
 
 // hostOf begins an API server, and returns it with a client of it.
-func hostOf(t *testing.T, together int, http2 bool, deaf int64) (*host, kubernetes.Interface) {
+func hostOf(t *testing.T, together int, deaf int64) (*host, kubernetes.Interface) {
 	t.Helper()
 	var arrived atomic.Int64
 	complete := make(chan struct{})
@@ -323,7 +323,7 @@ func hostOf(t *testing.T, together int, http2 bool, deaf int64) (*host, kubernet
 		}
 	}))
 	h := &host{Listener: server.Listener, deaf: deaf}
-	server.Listener, server.EnableHTTP2 = h, http2
+	server.Listener, server.EnableHTTP2 = h, true
 	server.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 100} // as API servers have it
 	server.StartTLS()
 	t.Cleanup(server.Close)
@@ -335,17 +335,16 @@ func TestTransport_RequestsAtOnceShareConnections(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		requests int
-		http2    bool
 		deaf     int64
 		most     int64 // connections
 	}{
 		// Ten have room for all.
-		"a thousand over HTTP/2": {requests: 1000, http2: true, most: 100},
-		"while dials hang":       {requests: 50, http2: true, deaf: 4, most: 32},
+		"a thousand over HTTP/2": {requests: 1000, most: 100},
+		"while dials hang":       {requests: 50, deaf: 4, most: 32},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h, client := hostOf(t, row.requests, row.http2, row.deaf)
+			h, client := hostOf(t, row.requests, row.deaf)
 			var all sync.WaitGroup
 			for range row.requests {
 				all.Go(func() {
