@@ -51,8 +51,9 @@ func TestEvict_AtTheGateIsDropped(t *testing.T) {
 			begin(t, s, evict.Options{Gate: kube.NewGate(1)})
 			await(t, "an eviction", func() bool { return count(s, "evict") == 1 })
 			sent := strings.TrimPrefix(s.Requests("evict")[0].What, "evict ")
-			happens(s, "default/a")
-			happens(s, "default/b")
+			happens(s, map[string]string{"default/a": "default/b", "default/b": "default/a"}[sent])
+			time.Sleep(time.Second)
+			happens(s, sent)
 			time.Sleep(30 * time.Second)
 			s.Requested(t, 1, "evict")
 			if stays := name == "the pod is to stay"; s.HasPod(sent) != stays {
