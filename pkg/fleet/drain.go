@@ -217,14 +217,12 @@ func (s *session) syncNode() (done bool) {
 		if text, needed := t.nodes.claimOf(now, entries); needed {
 			patch = annotation(drain.CordonAnnotation, text)
 		}
-		_, isOwn := t.nodes.cordonOf(now.Annotations[drain.CordonAnnotation])
-		isCordoned := isOwn && now.Spec.Unschedulable
+		on := t.nodes.parse(now)
+		isCordoned := on.hasOwnCordon && on.unschedulable
 		isCurrent = isCordoned || len(wanted) == 0
 		taints := withTaints(now.Spec.Taints, wanted)
-		if t.nodes.parse(now).ready { // A machine that runs again is not out of service, even if the node stays cordoned for another event.
-			taints = slices.DeleteFunc(taints, func(taint corev1.Taint) bool {
-				return taint.MatchTaint(&outOfService) && t.opts.Taints.isOwn(taint) && !slices.Contains(wanted, outOfService)
-			})
+		if on.ready && !slices.Contains(wanted, outOfService) { // A machine that runs again is not out of service, even if another event keeps the cordon.
+			taints = slices.DeleteFunc(taints, func(taint corev1.Taint) bool { return taint.MatchTaint(&outOfService) && t.opts.Taints.isOwn(taint) })
 		}
 		if isCordoned && len(taints) != len(now.Spec.Taints) {
 			patch["spec"] = map[string]any{"taints": taints}

@@ -106,7 +106,8 @@ const (
 	// downTime is how long a machine may take to go down after a request. EC2 has not carried out the request if the machine takes longer: who stops it
 	// then has reasons of their own, so nth-queue must not start it.
 	downTime = 10 * time.Minute
-	// askAgain is how often EC2 is asked again whether it would refuse a request whose node is drained.
+	// askAgain is how often EC2 is asked again whether it would refuse a request whose node is drained, and how often the watch is looked at again if
+	// it does not show the cordon.
 	askAgain = 5
 )
 

@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -66,8 +65,8 @@ func (t *term) complete(inst *instance, h *hint, outcome event.Outcome) {
 	}
 }
 
-// completeAndSettle completes the lifecycle action of a hint, if it has one, and settles the hint. The caller has set h.busy. If the outcome is that operators
-// opted the node out, the action is left to its timeout.
+// completeAndSettle completes the lifecycle action of a hint, if it has one, and settles the hint. The caller has set h.busy. If the outcome is that
+// operators opted the node out, the action is left to its timeout.
 func (t *term) completeAndSettle(inst *instance, h *hint, outcome event.Outcome) {
 	if t.completes(h) && (h.About == sqs.Launch || t.wantsDrain(h)) {
 		t.mu.Lock()
@@ -112,11 +111,8 @@ func (t *term) judgeLaunch(inst *instance, h *hint, on node) time.Duration {
 	return 0
 }
 
-// isAfter reports whether a hint's event was announced after that of an entry: SQS does not keep the order. An entry that was made from a claim does not
-// have the time of its event.
-func (h *hint) isAfter(e state.Entry) bool {
-	return h.Event.Noticed.After(cmp.Or(e.Event.Noticed, e.CordonedAt))
-}
+// isAfter reports whether a hint's event was announced after that of an entry: SQS does not keep the order.
+func (h *hint) isAfter(e state.Entry) bool { return h.Event.Noticed.After(announcedAt(e)) }
 
 // awaitLaunch holds the lifecycle hook of a launch while the node is not Ready, and logs that the first time.
 func (t *term) awaitLaunch(inst *instance, h *hint) {

@@ -180,8 +180,7 @@ func (t *term) judge(inst *instance, h *hint, on node, err error) time.Duration 
 func (t *term) judgeInterruption(inst *instance, h *hint, on node) time.Duration {
 	t.mu.Lock()
 	accepted, isStop := h.accepted, !stopTime(h).IsZero()
-	isAhead := h.Event.Deadline.After(time.Now()) // A reboot before the stop ends nothing.
-	over := isStop && !isAhead && inst.startedSince(h.bootID, cmp.Or(h.Event.Noticed, h.received), on)
+	over := isStop && inst.startedSince(h.Event, h.bootID, cmp.Or(h.Event.Noticed, h.received), on)
 	t.mu.Unlock()
 	var again time.Duration
 	if !accepted { // EC2's answer counts, whatever the messages say.
@@ -202,11 +201,13 @@ func (t *term) judgeInterruption(inst *instance, h *hint, on node) time.Duration
 	return again
 }
 
-// startedSince reports whether the instance was started again: its Node had that boot ID before and shows another one now, or a message names a start
-// after the time at. It returns false while the Node is not Ready, as the boot ID may be an old one. The term's mutex is held.
-func (inst *instance) startedSince(bootID string, at time.Time, on node) bool {
+// startedSince reports whether the instance was started again after an event: its Node had that boot ID before and shows another one now, or a message
+// names a start after the time at. It returns false while the Node is not Ready, as the boot ID may be an old one, and while the event's deadline is
+// ahead: a reboot before EC2 stops the instance ends nothing. The term's mutex is held.
+func (inst *instance) startedSince(ev event.Event, bootID string, at time.Time, on node) bool {
+	isAhead := ev.Deadline.After(time.Now())
 	rebooted := bootID != "" && bootID != on.bootID
-	return on.ready && (rebooted || inst.started.After(at))
+	return on.ready && !isAhead && (rebooted || inst.started.After(at))
 }
 
 const (
@@ -223,8 +224,8 @@ func (t *term) judgeWithoutNode(inst *instance, h *hint) time.Duration {
 	goneSince := inst.goneSince
 	t.mu.Unlock()
 	nodeless := slices.MaxFunc([]time.Time{h.received, goneSince}, time.Time.Compare) // since when the instance has no Node, as far as is known
-	if _, trouble := t.lead.lock.trouble(); trouble != nil {                          // The API server does not answer: the watch may not show a Node that exists.
-		nodeless = time.Now()
+	if _, trouble := t.lead.lock.trouble(); trouble != nil {
+		nodeless = time.Now() // The API server does not answer: the watch may not show a Node that exists.
 	}
 	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
 	defer cancel()
@@ -282,7 +283,8 @@ func (t *term) pursue(inst *instance, on node) time.Duration {
 		s.stop()
 		return 0
 	case s != nil && s.stage == working:
-		if requested := on.entriesOfMark(s.record.Entries(), events); len(requested) > 0 { // EC2 lists an event of the mark again. Put also has runAgent write to the Node.
+		if requested := on.entriesOfMark(s.record.Entries(), events); len(requested) > 0 { // EC2 lists an event of the mark again.
+			// Put also has runAgent write to the Node.
 			s.record.Put(func(error) {}, requested...)
 		}
 		s.update(events)
@@ -376,14 +378,16 @@ func (t *term) standing(inst *instance, on node) (events []event.Event, past []s
 	announced := events
 	var kept []state.Entry
 	for _, e := range past {
-		_, isAnnounced := find(announced, e.Event.ID)
+		if _, isAnnounced := find(announced, e.Event.ID); isAnnounced { // events has it already.
+			kept = append(kept, e)
+			continue
+		}
 		ev := t.recordedEvent(inst, on, e, asked)
 		if over && isListed(ev.Kind) {
 			ev.State = event.Canceled
 		}
 		mayBeListedAgain := isListed(ev.Kind) && ev.State == event.Pending
 		switch {
-		case isAnnounced: // events has it already.
 		case e.Phase == state.Closed && !mayBeListedAgain:
 			continue
 		case e.Phase == state.Closed: // Without the entry, an event that EC2 lists again would be acted on again.
@@ -422,9 +426,7 @@ func (t *term) recordedEvent(inst *instance, on node, e state.Entry, asked bool)
 	if ownReboot && ev.Kind != event.StateChange { // The new boot is nth-queue's own, and no sign that EC2 has stopped and started the machine.
 		bootID = ""
 	}
-	// A claim does not have the time Noticed.
-	isAhead := ev.Deadline.After(time.Now())
-	started := !isAhead && inst.startedSince(bootID, cmp.Or(ev.Noticed, e.CordonedAt), on)
+	started := inst.startedSince(ev, bootID, announcedAt(e), on)
 	leftPool := on.ready && goesIntoService && ev.Kind == event.ASGTermination // The termination was the way into the warm pool.
 	if e.OnNode && (started || leftPool) {                                     // The cordon for the event is to be taken back.
 		ev.State = event.Completed

@@ -26,6 +26,9 @@ func find(events []event.Event, id string) (ev event.Event, found bool) {
 	return events[at], true
 }
 
+// announcedAt is when the event of an entry was announced. An entry that was made from a claim has only the time of the cordon.
+func announcedAt(e state.Entry) time.Time { return cmp.Or(e.Event.Noticed, e.CordonedAt) }
+
 // isListed reports whether EC2 lists events of a kind until they are over.
 func isListed(kind event.Kind) bool {
 	return kind == event.ScheduledMaintenance || kind == event.StatusCheck

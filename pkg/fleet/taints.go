@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -61,7 +60,7 @@ func (s *session) taints(entries []state.Entry) (wanted []corev1.Taint) {
 			continue
 		}
 		wanted = append(wanted, s.term.opts.Taints.of(e.Event)...)
-		runsAgain := started.After(cmp.Or(e.Event.Noticed, e.CordonedAt))
+		runsAgain := started.After(announcedAt(e))
 		if s.term.opts.Taints.OutOfService && e.Event.ID == stoppedBy && !runsAgain {
 			wanted = append(wanted, outOfService)
 		}
