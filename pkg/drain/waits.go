@@ -146,10 +146,8 @@ func (g *guard) awaitBalancers(now time.Time) time.Time {
 
 // balancersUntil returns when a wait for load balancers that began at a time ends at the latest, and why then.
 func (g *guard) balancersUntil(began, now time.Time) (time.Time, error) {
-	deadline, soft := g.lastMoment(now), g.goal.Soft
-	// A soft deadline only shortens the wait, so it counts together with a hard one, unless it is over.
-	softCounts := !soft.IsZero() && (soft.After(now) || g.goal.Hard.IsZero())
-	if softCounts {
+	deadline := g.lastMoment(now)
+	if soft := g.Terms().SoftDeadline(now); !soft.IsZero() { // It only shortens the wait, so it counts together with a hard one.
 		deadline = loop.Soonest(deadline, soft.Add(-g.node.opts.Margin))
 	}
 	longest := began.Add(longestDeregistration)

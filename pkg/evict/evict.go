@@ -102,6 +102,14 @@ type Terms struct {
 	Since time.Time
 }
 
+// SoftDeadline returns Soft if it counts, and zero otherwise: one that is over does not count if there is a hard one.
+func (t Terms) SoftDeadline(now time.Time) time.Time {
+	if !t.Hard.IsZero() && !now.Before(t.Soft) {
+		return time.Time{}
+	}
+	return t.Soft
+}
+
 // near reports whether a deadline leaves no time for long pauses between requests. It is false again once a soft deadline is over, or a hard
 // one is over by overtime.
 func (t Terms) near(now time.Time) bool {

@@ -82,11 +82,11 @@ type limits struct {
 func (p *Pods) limits(t *target, now time.Time) limits {
 	var l limits
 	grace, terms := p.opts.grace(t.pod), p.drain.Terms()
+	if soft := terms.SoftDeadline(now); !soft.IsZero() {
+		l.evictBy = soft.Add(-p.opts.Margin - grace)
+	}
 	switch {
-	case terms.Hard.IsZero() && terms.Soft.IsZero():
-		return l
 	case terms.Hard.IsZero():
-		l.evictBy = terms.Soft.Add(-p.opts.Margin - grace)
 		return l
 	case now.Before(terms.Hard):
 		l.goneBy = terms.Hard.Add(-p.opts.Margin)
@@ -96,10 +96,7 @@ func (p *Pods) limits(t *target, now time.Time) limits {
 		l.goneBy = terms.Hard.Add(overtime)
 	}
 	l.deleteFrom = l.goneBy.Add(-grace)
-	l.evictBy = l.deleteFrom
-	if now.Before(terms.Soft) { // Otherwise it is over, or there is none.
-		l.evictBy = loop.Soonest(l.evictBy, terms.Soft.Add(-p.opts.Margin-grace))
-	}
+	l.evictBy = loop.Soonest(l.evictBy, l.deleteFrom)
 	return l
 }
 
