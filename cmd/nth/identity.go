@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/agent"
@@ -39,9 +38,6 @@ func newLocalNode(kubelet *identity.Kubelet, cfg config.Config, balancers, scrip
 	return &localNode{kubelet: kubelet, dryRun: cfg.DryRun, options: options}
 }
 
-// identityPause is the time between two looks for the credential. It is short, as a notice may be waiting when a node joins its cluster.
-const identityPause = 500 * time.Millisecond
-
 // identity waits until there is a credential that works, and returns its identity. It calls failed after each attempt that fails. It returns an
 // error only if ctx ends.
 func (n *localNode) identity(ctx context.Context, failed func(error)) (identity.Identity, error) {
@@ -51,7 +47,7 @@ func (n *localNode) identity(ctx context.Context, failed func(error)) (identity.
 			return id, nil
 		}
 		failed(err)
-		if !loop.Await(ctx, nil, identityPause) {
+		if !loop.Await(ctx, nil, identity.JoinPause) {
 			return identity.Identity{}, fmt.Errorf("waiting for the kubelet's credential: %w", err)
 		}
 	}
@@ -111,12 +107,12 @@ func (n *localNode) Guard(ctx context.Context, task *drain.Task, report func(dra
 	}
 }
 
-// whileNamed returns a context that ends when the credential is for a node of another name. A goroutine asks for the identity every identityPause
+// whileNamed returns a context that ends when the credential is for a node of another name. A goroutine asks for the identity every identity.JoinPause
 // until then. The caller calls the CancelFunc, which ends the context and the goroutine.
 func (n *localNode) whileNamed(ctx context.Context, name string) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
-		for loop.Await(ctx, nil, identityPause) {
+		for loop.Await(ctx, nil, identity.JoinPause) {
 			if id, err := n.kubelet.Identity(ctx); err == nil && id.Node != name {
 				cancel()
 			}

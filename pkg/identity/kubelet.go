@@ -261,8 +261,8 @@ func (id Identity) Labels(ctx context.Context) (map[string]string, error) {
 }
 
 const (
-	// joinPause is the longest pause of KeepWarm before the first look that succeeds: a notice may be waiting when a node joins its cluster.
-	joinPause = 500 * time.Millisecond
+	// JoinPause is the longest pause between two looks until the first one succeeds: a notice may be waiting when a node joins its cluster.
+	JoinPause = 500 * time.Millisecond
 	// failurePause is its longest pause after a later failure: the identity must work before the next notice.
 	failurePause = 10 * time.Second
 )
@@ -282,7 +282,7 @@ func (k *Kubelet) KeepWarm(ctx context.Context, interval time.Duration, report f
 		report(id, err)
 		switch {
 		case id.Client == nil:
-			pause = min(interval, joinPause)
+			pause = min(interval, JoinPause)
 		case err != nil:
 			pause = min(interval, failurePause)
 		}
