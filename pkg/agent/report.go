@@ -84,8 +84,9 @@ func (a *Agent) emitCordoned(before, e state.Entry) {
 }
 
 // emitNews emits the end of a step, and what has become of the event. The phases of a step are those in which it is under way or has ended
-// (actions): if the new phase is of another step, this one was called back. Otherwise, the new phase says how it ended. An uncordon that is done is emitted by recordUncordoned, so one that comes here
-// was called back. recorded is false if the record had no entry of the event before, or a closed one.
+// (actions): if the new phase is of another step, this one was called back. Otherwise, the new phase says how it ended. An uncordon that is done is
+// emitted by recordUncordoned, so one that comes here was called back. recorded is false if the record had no entry of the event before, or a closed
+// one.
 func (a *Agent) emitNews(before state.Entry, recorded bool, e state.Entry) {
 	uncordoned := e.Phase == state.Cordoned && e.Released() // Operators have uncordoned the node, so no step for the event is done.
 	stepStops := actions[before.Phase] != actions[e.Phase] || uncordoned

@@ -258,8 +258,9 @@ func (a *Agent) handleUncordon(result drain.UncordonResult, err error) {
 	case err != nil:
 		a.recordUncordonFailed(end)
 	default:
-		a.claimRead = a.claimRead || result != drain.UncordonNodeGone // The kubelet of this boot may not have registered the Node yet.
-		if end.Entry.Phase == state.Undoing {                         // Otherwise only what is left of a cordon was taken off, as somebody has uncordoned the node.
+		// Without a Node, the kubelet of this boot may not have registered it yet.
+		a.claimRead = a.claimRead || result != drain.UncordonNodeGone
+		if end.Entry.Phase == state.Undoing { // Otherwise only what is left of a cordon was taken off, as somebody has uncordoned the node.
 			a.logUncordoned(end)
 		}
 		a.recordUncordoned(end, result == drain.UncordonedBefore)

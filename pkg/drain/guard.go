@@ -107,7 +107,8 @@ func (g *guard) Terms() evict.Terms {
 
 // since returns a time: pods that came to the node later stay, as the operator who has uncordoned the node wants them there. Zero means that no
 // pod stays for this reason. The time is when the cordon was set that the operator has taken off, by the API server's clock. If the Node does not
-// say that, it is Goal.Before: the time of that cordon by the record, which the policy sets after an uncordon. Both are about the same cordon: see handleUncordon.
+// say that, it is Goal.Before: the time of that cordon by the record, which the policy sets after an uncordon. Both are about the same cordon: see
+// handleUncordon.
 func (g *guard) since() time.Time {
 	if g.staysUncordoned() || !g.goal.Before.IsZero() {
 		return cmp.Or(g.formerCordonStamp, g.goal.Before)

@@ -67,8 +67,8 @@ func (e *Evictor) Forecast(ctx context.Context, notice, from time.Duration) (For
 	return f, nil
 }
 
-// foresee returns when a pod would be gone, and how much of its grace it gets. Evictions begin at from, or sooner if the pod's grace needs that. The pod must be gone at end. All
-// durations but gets are counted from the notice.
+// foresee returns when a pod would be gone, and how much of its grace it gets. Evictions begin at from, or sooner if the pod's grace
+// needs that. The pod must be gone at end. All durations but gets are counted from the notice.
 func (o Options) foresee(pod *corev1.Pod, from, end time.Duration) (gone, gets time.Duration) {
 	grace := o.grace(pod)
 	if finished(pod) { // It has no containers left to wait for.

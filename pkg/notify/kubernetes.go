@@ -108,7 +108,8 @@ type KubernetesNode struct {
 	version string
 }
 
-// Node returns a listener for a node, and queues the first update of the Node's condition, if the options ask for one. name differs from those of other listeners.
+// Node returns a listener for a node, and queues the first update of the Node's condition, if the options ask for one. name differs from
+// those of other listeners.
 //
 // identity returns the client and the Node. After an error of identity, Kubernetes tries again, and does not report the error: the identity's own
 // package does. entries returns the entries of the record. Messages that the listener has queued are written even after the caller has dropped
